@@ -576,8 +576,8 @@ class Broker:
         if self.monitor is not None:
             self.monitor.report_error(self._paths[directory_id], error.errno, error.call)
 
-    def refuse(self, reason: str) -> None:
-        self.end(Ended(EXIT_FAILURE, reason, clean=False))
+    def refuse(self, reason: str, *, config: bool = False) -> None:
+        self.end(Ended(EXIT_CONFIG if config else EXIT_FAILURE, reason, clean=False))
 
     def settled(self) -> None:
         self._check_ready()

@@ -56,7 +56,9 @@ from kjbod_agent.storage.api import (
     LoadedDirectory,
     StorageAgent,
     WorkerUnavailable,
+    errno_name,
 )
+from kjbod_agent.storage.meaning import Meaning, asks_probe, in_work, remedy
 
 T = TypeVar("T")
 
@@ -303,7 +305,7 @@ async def open_directories(
     wall_ms = clock.wall_ms()
     await open_companion()
     locked = {config.metadata_log_dir} if "controller" in config.process_roles else set()
-    failed, unprepared = await _prepare_all(start_up, agents, wall_ms, locked)
+    failed, unprepared = await _prepare_all(start_up, agents, wall_ms, locked, remembered=before.ids)
     await remembering.change(remember(before, start_up.all, wall_ms, log).only(agents))
     return Opened(
         start_up,
@@ -414,9 +416,18 @@ async def _load_heads(
 
 
 async def _prepare_all(
-    start_up: StartUp, agents: Mapping[str, DirectoryAgent], wall_ms: int, locked: Collection[str]
+    start_up: StartUp,
+    agents: Mapping[str, DirectoryAgent],
+    wall_ms: int,
+    locked: Collection[str],
+    *,
+    remembered: Mapping[str, Uuid],
 ) -> tuple[dict[Uuid, str], set[Uuid]]:
-    """Directories that failed meanwhile, and why; and those that do not answer."""
+    """Directories that failed meanwhile, and why; and those that do not answer.
+
+    Raises:
+        ConfigError: a directory cannot be used as it is set up, and no restart can help; see :func:`_misconfigured`.
+    """
 
     async def attempt(directory: Directory) -> StorageError | None:
         to_write = start_up.to_write.get(directory.path)
@@ -438,14 +449,32 @@ async def _prepare_all(
     failed: dict[Uuid, str] = {}
     unprepared: set[Uuid] = set()
     results = await asyncio.gather(*map(attempt, start_up.all))
+    serves = any(error is None for d, error in zip(start_up.all, results, strict=True) if d in start_up.log_dirs)
     for directory, error in zip(start_up.all, results, strict=True):
-        if isinstance(error, DirectoryTimeout) and directory is not start_up.metadata:
+        if (wrong := _misconfigured(directory.path, error)) is not None:
+            # As one that we may not use (:func:`_without_denied`): it takes no others along that are well.
+            if directory is start_up.metadata or directory.path not in remembered or not serves:
+                raise ConfigError(wrong)
+            failed[directory.directory_id] = wrong
+        elif isinstance(error, DirectoryTimeout) and directory is not start_up.metadata:
             unprepared.add(directory.directory_id)
         elif isinstance(error, DirectoryError | DirectoryTimeout):
             failed[directory.directory_id] = str(error)
         elif error is not None:
             raise error
     return failed, unprepared
+
+
+def _misconfigured(path: str, error: StorageError | None) -> str | None:
+    """Words for an error of the start that speaks of the configuration, or of something in the way of a file of ours,
+    and of no disk; None: it is another one."""
+    if not isinstance(error, DirectoryError) or asks_probe(error.errno, error.call):
+        return None
+    if in_work(error.errno, error.call) not in (Meaning.CONFIGURATION, Meaning.NAME):
+        return None
+    file = error.call.rpartition(" of ")[2]
+    todo = remedy(error.errno) or f"{path}/{file} is in the way: remove it"
+    return f"log directory {path} cannot be used: {errno_name(error.errno)} at {error.call}: {todo}"
 
 
 def require_metadata_disk(load: Load, config: Config, before: Memory, mounts: tuple[Mount, ...]) -> None:

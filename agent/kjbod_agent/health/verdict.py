@@ -58,8 +58,8 @@ anew. Rows are what happens, first match wins; "settling" is what ``witness.must
     probe succeeded, damage was reported within         suspect (damage)
       ``strike_window_ms`` and before it began
     probe succeeded                                     online
-    error that says nothing about the disk, or, of own  unchanged (own work: full probe at once)
-      work, maybe about one replica only
+    error of a name, the configuration or the host      unchanged (own work: full probe at once)
+      (:mod:`kjbod_agent.storage.meaning`)
     ENOSPC, EDQUOT                                      full
     other error, when suspect of an error and the       failed; settling: suspect, confirmed
       probe began after the suspicion
@@ -100,7 +100,6 @@ after the first request that it swallowed: at once on a busy disk, on an idle on
 after ``held_timeout_ms``; one without counters after ``blind_timeout_ms`` in one step.
 """
 
-import errno
 from dataclasses import replace
 from enum import StrEnum
 
@@ -108,6 +107,7 @@ from kjbod.quick_dataclass import dataclass
 from kjbod_agent.health.mounts import MountChange
 from kjbod_agent.health.silence import Blockage, ProbeBlocked, observe
 from kjbod_agent.health.state import Cause, DirectoryHealth, Health, HealthSettings
+from kjbod_agent.storage.meaning import Meaning, in_probe, in_work
 
 __all__ = [
     "AnotherIsWell",
@@ -211,19 +211,8 @@ class Judgement:
     ask: Ask = Ask.NOTHING
 
 
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ENOSYS, errno.EINVAL})
-"""Errors that speak of this process or host and not of a disk. Every other one is the disk's, as in Kafka, for which
-any IOException takes a log directory offline."""
 FRESH_MS = 100
 """A failure that waited longer than this for its witness is looked at once more: both may have come back together."""
-ABOUT_NAMES = frozenset(
-    {errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
-)
-"""From the agent's own work these speak of a replica's name. From a probe ``ENOENT`` is a directory that is gone."""
-RIGHTS = frozenset({errno.EPERM, errno.EACCES})
-"""From the agent's own work these may speak of one replica (an immutable flag, a security module), however often it is
-tried. Whether the directory itself is closed to us a full probe tells."""
 
 
 def judge(
@@ -350,14 +339,15 @@ def _well(state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, settings: 
 def _failed(
     state: DirectoryHealth, event: ProbeFailed, now_ms: int, settings: HealthSettings, host_fault: bool
 ) -> Judgement:
-    if event.own_work and event.errno in OURS | ABOUT_NAMES | RIGHTS:
-        return Judgement(state, Ask.PROBE)
-    if event.errno in OURS:
+    meaning = (in_work if event.own_work else in_probe)(event.errno, event.call)
+    if meaning not in (Meaning.MEDIUM, Meaning.ROOM):
+        if event.own_work:
+            return Judgement(state, Ask.PROBE)
         return _unwatched(replace(state, blockage=None), now_ms, settings)
     state = replace(state, unwatched_ms=None)
     if not event.own_work:
         state = replace(state, blockage=None)
-    if event.errno in NO_SPACE:
+    if meaning is Meaning.ROOM:
         return Judgement(_enter(state, Health.FULL, Cause.FULL, now_ms))
     confirms = not event.own_work and event.begun_ms >= state.since_ms
     return _error(state, Cause.ERROR, confirms, now_ms, settings, host_fault)

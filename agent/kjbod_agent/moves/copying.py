@@ -630,17 +630,3 @@ async def carry_checkpoints(
     key = (topic, partition)
     changes = {name: {key: found.get(name, {}).get(key)} for name in CHECKPOINT_FILES}
     await destination.change_checkpoints(changes, timeout_ms=timeout_ms)
-
-
-async def drop_checkpoints(
-    directory: DirectoryAgent, topic: str, partition: int, *, timeout_ms: int = TIMEOUT_MS
-) -> None:
-    """Remove the partition's offsets from all four checkpoint files: its replica here was promoted elsewhere, or went.
-
-    Raises:
-        DirectoryError, DirectoryTimeout, WorkerUnavailable: of the directory.
-    """
-    changes: dict[str, dict[tuple[str, int], int | None]] = {
-        name: {(topic, partition): None} for name in CHECKPOINT_FILES
-    }
-    await directory.change_checkpoints(changes, timeout_ms=timeout_ms)

@@ -31,6 +31,7 @@ from typing import Final, Protocol, TypeVar
 
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
+from kjbod.permissions import DENIED
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.moves import machine as moves
@@ -40,14 +41,14 @@ from kjbod_agent.moves.copying import (
     ReplicaCopy,
     Throttle,
     carry_checkpoints,
-    drop_checkpoints,
     new_buffer,
 )
 from kjbod_agent.moves.machine import Effect, Event, Future, MoveView, Situation, State
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.deletions import DepartingReplica
+from kjbod_agent.replicas.directory_work import rename_once
 from kjbod_agent.replicas.hosting import Hosting, Update
-from kjbod_agent.replicas.inventory import Wanted, delete_name
+from kjbod_agent.replicas.inventory import Wanted
 from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import (
     CopyBuffer,
@@ -57,6 +58,7 @@ from kjbod_agent.storage.api import (
     StorageAgent,
     WorkerUnavailable,
 )
+from kjbod_agent.storage.meaning import Meaning, asks_probe, in_work, remedy
 
 __all__ = ["MoveOwner", "MoveView", "Mover"]
 
@@ -68,6 +70,8 @@ AGAIN_MS: Final = 200
 """Between two passes over a source that has changed meanwhile."""
 RETRY_MS: Final = 1_000
 """After an error."""
+_OF_THE_MOVE: Final = frozenset({Meaning.NAME, Meaning.CONFIGURATION, Meaning.ROOM})
+"""Errors that speak of this move and not of a disk, and that trying again does not change."""
 ATTEMPTS_MAX: Final = 30
 """Errors in a row that neither fail a directory nor go away."""
 MISSING_MAX: Final = 3
@@ -83,16 +87,6 @@ PROGRESS_MS: Final = 10_000
 """Between two lines about the progress of a move."""
 UNLIMITED: Final = (1 << 63) - 1
 """Kafka's way to say so in a rate (``Long.MaxValue``)."""
-
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-DENIED: Final = frozenset({errno.EPERM, errno.EACCES})
-"""Something protects this replica, or all of its directory: a probe tells."""
-HOPELESS: Final = DENIED | frozenset(
-    {*NO_ROOM, errno.EINVAL, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.EMLINK, errno.EFBIG}
-)
-"""Errors that speak of this move and not of a disk, and that trying again does not change."""
-NOT_OF_THE_DISK: Final = (frozenset({errno.ENOENT}) | HOPELESS) - DENIED
-"""Errors that are nothing for the health monitor."""
 
 
 class MovingInventory(Protocol):
@@ -140,6 +134,10 @@ class MovingPlacement(Protocol):
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid) -> None: ...
 
     def keep(self, leaving: DepartingReplica) -> None: ...
+
+    async def leave(self, leaving: DepartingReplica) -> None: ...
+
+    def drop_checkpoints(self, leaving: DepartingReplica) -> None: ...
 
     def review(self, partitions: Iterable[TopicIdPartition]) -> None: ...
 
@@ -648,23 +646,33 @@ class Mover:
             self._feed(move, Event.GIVEN_UP, str(error))
             return
         if isinstance(error, DirectoryError):
-            hopeless = error.errno in HOPELESS or move.attempts >= ATTEMPTS_MAX
-            if hopeless and move.state is not State.RESTORING:
-                if error.errno in DENIED and directory is not None:
-                    self._owner.work_failed(directory, error)
-                full = error.errno in NO_ROOM and directory is not None
-                where = f"{self._path(directory)} is full: " if full and directory is not None else ""
-                self._feed(move, Event.GIVEN_UP, f"{where}{error}")
+            of_the_move = in_work(error.errno, error.call) in _OF_THE_MOVE
+            # While it may be the whole directory's, a verdict is waited for: a copy that is equal is promoted then.
+            hopeless = of_the_move and (error.errno in DENIED or not asks_probe(error.errno, error.call))
+            if (hopeless or move.attempts >= ATTEMPTS_MAX) and move.state is not State.RESTORING:
+                self._tell_monitor(directory, error)
+                self._feed(move, Event.GIVEN_UP, self._given_up(directory, error))
                 return
-            if error.errno not in NOT_OF_THE_DISK and directory is not None:
-                self._owner.work_failed(directory, error)
-                if directory == move.source:
-                    self._begin_anew(move)  # what was read before such an error is not trusted, see :meth:`_catch_up`
+            if self._tell_monitor(directory, error) and directory == move.source:
+                self._begin_anew(move)  # what was read before such an error is not trusted, see :meth:`_catch_up`
         else:
             self._begin_anew(move)
         if move.attempts == 1:
             self._log.warning("replica.move.interrupted", **self._names(move), reason=str(error))
         await asyncio.sleep(RETRY_MS / 1000)
+
+    def _tell_monitor(self, directory: Uuid | None, error: DirectoryError) -> bool:
+        """Whether the error may be the directory's; the health monitor is told then."""
+        told = directory is not None and error.errno != errno.ENOENT and asks_probe(error.errno, error.call)
+        if told and directory is not None:
+            self._owner.work_failed(directory, error)
+        return told
+
+    def _given_up(self, directory: Uuid | None, error: DirectoryError) -> str:
+        if in_work(error.errno, error.call) is Meaning.ROOM and directory is not None:
+            return f"{self._path(directory)} is full: {error}"
+        todo = remedy(error.errno)
+        return f"{error}: {todo}" if todo else str(error)
 
     # -------------------------------------------------------------------------------------------------- what takes time
 
@@ -771,7 +779,7 @@ class Mover:
         async def rename(agent: DirectoryAgent) -> None:
             if move.state is not State.RENAMING:
                 return  # undone before it was done
-            await _rename(agent, move.plain, move.source_name)
+            await rename_once(agent, move.plain, move.source_name, timeout_ms=WORK_TIMEOUT_MS)
             self._source_renamed(move)
 
         await self._in_order(source, rename)
@@ -789,7 +797,7 @@ class Mover:
         async def rename(agent: DirectoryAgent) -> None:
             if move.state not in (State.PROMOTING, State.FINISHING):
                 return
-            await _rename(agent, move.future_name, move.plain)
+            await rename_once(agent, move.future_name, move.plain, timeout_ms=WORK_TIMEOUT_MS)
             move.has_plain_name = True
 
         await self._in_order(move.destination, rename)
@@ -799,7 +807,7 @@ class Mover:
         async def rename(agent: DirectoryAgent) -> None:
             if not move.renamed and move.plain in await agent.replica_sizes([move.plain], timeout_ms=WORK_TIMEOUT_MS):
                 return  # it never was renamed; what has the other name is of a swap long ago, and stays
-            await _rename(agent, move.source_name, move.plain)
+            await rename_once(agent, move.source_name, move.plain, timeout_ms=WORK_TIMEOUT_MS)
             move.renamed = False
 
         assert move.source is not None
@@ -835,7 +843,7 @@ class Mover:
             name = move.plain if move.has_plain_name else move.future_name
             await self._move_away(move.destination, name, move.topic, move.partition, kept=move.kept)
         if move.carried and move.partition not in self._placement.hosting:
-            await self._forget_offsets(move.destination, move)
+            self._forget_offsets(move.destination, move)
 
     def _may_be_needed(self, move: _Move) -> bool:
         """Whether the future replica is as good as its source, and that is in doubt: it is removed as what a finished
@@ -865,23 +873,12 @@ class Mover:
         if kept:
             self._placement.keep(DepartingReplica(directory, name, topic, partition.partition, partition.topic_id))
             return
-        agent = self._placement.agents[directory]
-        new_name = delete_name(topic, partition.partition, self._unique())
-        try:
-            await agent.rename_replica(name, new_name, timeout_ms=WORK_TIMEOUT_MS)
-        except DirectoryError as error:
-            if error.errno == errno.ENOENT:
-                return  # it was not made yet
-            self._not_removed(directory, name, error)
-        except (DirectoryTimeout, WorkerUnavailable) as trouble:
-            self._not_removed(directory, name, trouble)
-        else:
-            self._placement.delete_later(directory, new_name, topic, partition.topic_id)
+        await self._placement.leave(DepartingReplica(directory, name, topic, partition.partition, partition.topic_id))
 
     def _not_removed(self, directory: Uuid, name: str, error: Exception) -> None:
         self._log.warning("replica.rename.failed", path=f"{self._path(directory)}/{name}", reason=str(error))
-        if isinstance(error, DirectoryError) and error.errno not in NOT_OF_THE_DISK:
-            self._owner.work_failed(directory, error)
+        if isinstance(error, DirectoryError):
+            self._tell_monitor(directory, error)
 
     def _remove_source(self, move: _Move) -> None:
         if move.source is not None and move.source not in self._failed:
@@ -895,14 +892,13 @@ class Mover:
             self._placement.delete_later(move.source, move.source_name, move.topic, move.partition.topic_id)
         elif move.gone:  # it had just been given its name back
             await self._move_away(move.source, move.plain, move.topic, move.partition, kept=move.kept)
-        await self._forget_offsets(move.source, move)
+        self._forget_offsets(move.source, move)
 
-    async def _forget_offsets(self, directory: Uuid, move: _Move) -> None:
-        try:
-            await drop_checkpoints(self._placement.agents[directory], move.topic, move.partition.partition)
-        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as error:
-            # Kafka leaves such lines out the next time that it writes the file.
-            self._log.warning("checkpoints.not.changed", path=self._path(directory), reason=str(error))
+    def _forget_offsets(self, directory: Uuid, move: _Move) -> None:
+        partition = move.partition
+        self._placement.drop_checkpoints(
+            DepartingReplica(directory, move.plain, move.topic, partition.partition, partition.topic_id)
+        )
 
     # ---------------------------------------------------------------------------------------------------------- looking
 
@@ -980,18 +976,6 @@ class _WorkFailedError(Exception):
         super().__init__(str(error))
         self.directory = directory
         self.error = error
-
-
-async def _rename(agent: DirectoryAgent, name: str, new_name: str) -> None:
-    """Rename a replica directory. An earlier attempt of which nobody knows may have done it."""
-    try:
-        await agent.rename_replica(name, new_name, timeout_ms=WORK_TIMEOUT_MS)
-    except DirectoryError as error:
-        if error.errno not in (errno.ENOENT, errno.EEXIST, *DENIED):
-            raise
-        there = await agent.replica_sizes([name, new_name], timeout_ms=WORK_TIMEOUT_MS)
-        if name in there or new_name not in there:
-            raise
 
 
 def _throttle(rate: int) -> Throttle:

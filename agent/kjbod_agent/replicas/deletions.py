@@ -13,6 +13,10 @@ restored only by a person.
 The name is free in the inventory at once, and the rename is queued on the directory before anything that will use the
 name. Where it fails the name is taken again.
 
+A rename or a removal that ends with an error is never forgotten: the directory is listed as a stray under its present
+name, with the error and what to do. The agent tries again after :data:`REFUSED_AGAIN_MS`, after :data:`AGAIN_MS` where
+there was no answer. The table of :mod:`kjbod_agent.storage.meaning` says whether the error is the disk's.
+
 Lines of the checkpoint files go with the name, as in Kafka, which writes those of current replicas only: a topic that
 is created again must not begin at the old one's log start. Many are dropped with one rewrite of the files.
 """
@@ -22,35 +26,30 @@ import errno
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 from typing import Final
 
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.replicas.directory_work import DirectoryWork
+from kjbod_agent.replicas.directory_work import DirectoryWork, rename_once
 from kjbod_agent.replicas.inventory import Inventory, delete_name, stray_name
 from kjbod_agent.replicas.stray_memory import Note
-from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, Stray
+from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, LEFT_BY_MOVE, Stray
 from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
+from kjbod_agent.storage.meaning import asks_probe, remedy
 from kjbod_agent.storage.worker import parse_replica
 
 WORK_TIMEOUT_MS: Final = 30_000
 AGAIN_MS: Final = 60_000
-"""A removal that got no answer is tried again after this time."""
+"""A rename or a removal that got no answer is tried again after this time."""
 REFUSED_AGAIN_MS: Final = 300_000
-"""A rename or a removal that the file system refuses (:data:`DENIED`) is tried again after this time."""
+"""A rename or a removal that the file system refuses is tried again after this time."""
 REMEMBERED_MAX: Final = 10_000
 """Strays that are remembered of directories that are away, when one more of them is replaced."""
-NAMES_ONLY: Final = frozenset({errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.ENAMETOOLONG, errno.ENOTEMPTY})
-"""Errors of a rename that speak of names, not of a dead disk."""
-DENIED: Final = frozenset({errno.EPERM, errno.EACCES})
-"""Errors that speak of one replica: somebody has made it, or a file in it, immutable."""
-NOT_THE_ONE: Final = frozenset({errno.ESTALE, errno.ENOTEMPTY, errno.EINVAL})
-"""Errors of a removal that may say that something else lies there than was meant."""
 
 
 class StrayError(StorageError):
@@ -126,12 +125,14 @@ class Deletions:
     _timer_at: float = 0.0
     """When :attr:`_timer` is due. A handle need not know it: uvloop's do not, for what is due at once."""
     _drops: dict[Uuid, set[tuple[str, int]]] = field(default_factory=dict)
+    _tried: dict[tuple[Uuid, str], str] = field(default_factory=dict)
+    """The new name of a rename that failed: without an answer it may have happened, or happen yet."""
 
     # ---- what is deleted
 
     def delete(self, leaving: DepartingReplica) -> None:
         """The metadata no longer give this replica to this broker: free its name, which the inventory has done."""
-        new_name = delete_name(leaving.topic, leaving.partition, self.unique())
+        new_name = self._new_name(leaving, delete_name)
         self.inventory.occupy(leaving.directory_id, new_name, leaving.topic_id)
         # The configuration of a topic that was deleted is forgotten soon.
         delay_ms = self.delay_ms(leaving.topic)
@@ -143,6 +144,17 @@ class Deletions:
         if renamed:
             self.log.info("replica.deleted", path=self._path(leaving.directory_id, new_name))
             self._push(delay_ms, leaving.directory_id, new_name, leaving.topic_id, replaced=False)
+
+    async def leave(self, leaving: DepartingReplica) -> None:
+        """Rename a copy that a move left, in the queue of its directory, and remove it later. None need be there."""
+        new_name = self._new_name(leaving, delete_name)
+        self.inventory.occupy(leaving.directory_id, new_name, leaving.topic_id)
+
+        def again() -> None:
+            self.works[leaving.directory_id].add(functools.partial(self.leave, leaving))
+
+        if await self._rename(leaving, new_name, LEFT_BY_MOVE, again):
+            self.delete_later(leaving.directory_id, new_name, leaving.topic, leaving.topic_id)
 
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid | None) -> None:
         """Remove a ``-delete`` directory after the delay of its topic, if its successor is well then, where it has
@@ -272,15 +284,11 @@ class Deletions:
         try:
             await self.works[directory_id].agent.delete_replica(name, topic_id, timeout_ms=WORK_TIMEOUT_MS)
         except DirectoryError as error:
-            self.log.error("replica.remove.failed", path=path, reason=str(error))
-            if error.errno not in NOT_THE_ONE or name not in error.call:
-                self.work_failed(directory_id, error)
-            leaving = _leaving(directory_id, name, topic_id)
-            if error.errno in DENIED and leaving is not None:
-                self.show(leaving, f"it was to be removed, and cannot be: {error}")
-                self._push(REFUSED_AGAIN_MS, directory_id, name, topic_id, replaced=replaced)
+            self._tell_monitor(directory_id, error)
+            self._not_removed(directory_id, name, topic_id, error)
+            self._push(REFUSED_AGAIN_MS, directory_id, name, topic_id, replaced=replaced)
         except (DirectoryTimeout, WorkerUnavailable) as trouble:
-            self.log.warning("replica.remove.failed", path=path, reason=str(trouble))
+            self._not_removed(directory_id, name, topic_id, trouble)
             self._push(AGAIN_MS, directory_id, name, topic_id, replaced=replaced)
         else:
             self.inventory.release(directory_id, name)
@@ -288,15 +296,30 @@ class Deletions:
             if self.strays.pop((directory_id, name), None) is not None:
                 self.changed()
 
+    def _not_removed(self, directory_id: Uuid, name: str, topic_id: Uuid | None, trouble: StorageError) -> None:
+        """List it, and say so where it is news."""
+        leaving = _leaving(directory_id, name, topic_id)
+        path = self._path(directory_id, name)
+        if leaving is None or self.show(leaving, f"it was to be removed, and cannot be: {_with_remedy(trouble)}"):
+            self.log.error("replica.remove.failed", path=path, reason=str(trouble))
+
+    def _tell_monitor(self, directory_id: Uuid, error: DirectoryError) -> None:
+        if asks_probe(error.errno, error.call):
+            self.work_failed(directory_id, error)
+
     # ---- what is kept
 
-    def show(self, leaving: DepartingReplica, reason: str) -> None:
-        """List what keeps its name as a stray, so that a person can decide before the agent can."""
-        if (leaving.directory_id, leaving.name) not in self.strays:
-            self._add_stray(leaving, leaving.name, Note(reason, self.wall_ms()))
-            path = self._path(leaving.directory_id, leaving.name)
-            self.log.warning("replica.kept", path=path, reason=reason)
-            self.changed()
+    def show(self, leaving: DepartingReplica, reason: str) -> bool:
+        """List what keeps its name as a stray, so that a person can decide before the agent can; whether that is
+        news."""
+        known = self.strays.get((leaving.directory_id, leaving.name))
+        if known is not None and known.reason == reason:
+            return False
+        since_ms = self.wall_ms() if known is None else known.since_ms
+        self._add_stray(leaving, leaving.name, Note(reason, since_ms))
+        self.log.warning("replica.kept", path=self._path(leaving.directory_id, leaving.name), reason=reason)
+        self.changed()
+        return True
 
     def hide(self, leaving: DepartingReplica) -> None:
         """:meth:`show` no longer holds."""
@@ -305,7 +328,7 @@ class Deletions:
 
     def set_aside(self, leaving: DepartingReplica, reason: str) -> None:
         """Something that does not count must give up its name, which the inventory has freed: a stray, kept."""
-        new_name = stray_name(leaving.topic, leaving.partition, self.unique())
+        new_name = self._new_name(leaving, stray_name)
         self.inventory.occupy(leaving.directory_id, new_name, leaving.topic_id)
         self._add_stray(leaving, new_name, Note(reason, self.wall_ms()))
         self.changed()
@@ -409,35 +432,45 @@ class Deletions:
 
     # ---- names
 
+    def _new_name(self, leaving: DepartingReplica, name: Callable[[str, int, str], str]) -> str:
+        """The name that it is to get; once more that of an attempt before."""
+        tried = self._tried.get((leaving.directory_id, leaving.name))
+        return tried or name(leaving.topic, leaving.partition, self.unique())
+
     async def _rename(self, leaving: DepartingReplica, new_name: str, reason: str, again: Callable[[], None]) -> bool:
-        """Whether it has its new name; else the old one is taken again. Where it is refused it is listed with
-        ``reason``, and ``again`` is called later."""
-        directory_id, path = leaving.directory_id, self._path(leaving.directory_id, leaving.name)
+        """Whether it has its new name; else the old one is taken again, and it is listed under that with ``reason``
+        until ``again``, which is called later, has done it."""
+        directory_id, key = leaving.directory_id, (leaving.directory_id, leaving.name)
         try:
-            agent = self.works[directory_id].agent
-            await agent.rename_replica(leaving.name, new_name, timeout_ms=WORK_TIMEOUT_MS)
-        except DirectoryError as error:
-            said = self.log.error if error.errno in DENIED else self.log.warning
-            protected = ": something protects it (lsattr tells of a flag)" if error.errno in DENIED else ""
-            said("replica.rename.failed", path=path, reason=f"{error}{protected}")
-            if error.errno not in NAMES_ONLY:
-                self.work_failed(directory_id, error)
-            gone = error.errno == errno.ENOENT
-            if error.errno in DENIED:
-                self.show(leaving, f"{reason}, and cannot be renamed: {error}{protected}")
-                asyncio.get_running_loop().call_later(REFUSED_AGAIN_MS / 1000, self._rename_again, leaving, again)
-        except (DirectoryTimeout, WorkerUnavailable) as trouble:
-            # What was to be deleted is a stray at the next start, and is listed then.
-            self.log.warning("replica.rename.failed", path=path, reason=str(trouble))
-            gone = False
-        else:
-            self.hide(leaving)
-            self._drop_checkpoints(leaving)
-            return True
-        self.inventory.release(directory_id, new_name)
-        if not gone:
+            await rename_once(self.works[directory_id].agent, leaving.name, new_name, timeout_ms=WORK_TIMEOUT_MS)
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as trouble:
+            self.inventory.release(directory_id, new_name)
+            if isinstance(trouble, DirectoryError) and trouble.errno == errno.ENOENT:
+                self._tried.pop(key, None)
+                self.hide(leaving)
+                self._tell_monitor(directory_id, trouble)
+                self.log.warning("replica.rename.failed", path=self._path(*key), reason=str(trouble))
+                return False  # nothing is there
+            self._tried[key] = new_name
             self.inventory.occupy(directory_id, leaving.name, leaving.topic_id)
-        return False
+            self._not_renamed(leaving, reason, trouble, again)
+            return False
+        self._tried.pop(key, None)
+        self.hide(leaving)
+        self._drop_checkpoints(leaving)
+        return True
+
+    def _not_renamed(
+        self, leaving: DepartingReplica, reason: str, trouble: StorageError, again: Callable[[], None]
+    ) -> None:
+        again_ms = AGAIN_MS
+        if isinstance(trouble, DirectoryError):
+            again_ms = REFUSED_AGAIN_MS
+            self._tell_monitor(leaving.directory_id, trouble)
+        if self.show(leaving, f"{reason}, and cannot be renamed: {_with_remedy(trouble)}"):
+            path = self._path(leaving.directory_id, leaving.name)
+            self.log.error("replica.rename.failed", path=path, reason=_with_remedy(trouble))
+        asyncio.get_running_loop().call_later(again_ms / 1000, self._rename_again, leaving, again)
 
     def _rename_again(self, leaving: DepartingReplica, again: Callable[[], None]) -> None:
         """Unless another replica, or this one, has the name by now, or a person was faster."""
@@ -453,13 +486,15 @@ class Deletions:
         again()
 
     def _drop_checkpoints(self, leaving: DepartingReplica) -> None:
-        """Soon; with those of all others that are renamed now."""
-        if not leaving.name.endswith(f"-{leaving.partition}"):
-            return  # future replicas and those that were deleted before have none
-        drops = self._drops.setdefault(leaving.directory_id, set())
+        if leaving.name.endswith(f"-{leaving.partition}"):  # future replicas and deleted ones have none
+            self.drop_checkpoints(leaving.directory_id, {(leaving.topic, leaving.partition)})
+
+    def drop_checkpoints(self, directory_id: Uuid, lines: Collection[tuple[str, int]]) -> None:
+        """Remove the lines of these replicas, soon; with those of all others that are renamed now."""
+        drops = self._drops.setdefault(directory_id, set())
         if not drops:
-            self.works[leaving.directory_id].add(functools.partial(self._write_checkpoints, leaving.directory_id))
-        drops.add((leaving.topic, leaving.partition))
+            self.works[directory_id].add(functools.partial(self._write_checkpoints, directory_id))
+        drops.update(lines)
 
     async def _write_checkpoints(self, directory_id: Uuid) -> None:
         lines = dict.fromkeys(self._drops.pop(directory_id, ()), None)
@@ -467,17 +502,31 @@ class Deletions:
             await self.works[directory_id].agent.change_checkpoints(
                 dict.fromkeys(CHECKPOINT_FILES, lines), timeout_ms=WORK_TIMEOUT_MS
             )
-        except DirectoryError as error:
-            self.log.warning("checkpoints.drop.failed", path=error.path, reason=str(error))
-            self.work_failed(directory_id, error)
-        except (DirectoryTimeout, WorkerUnavailable) as trouble:
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as trouble:
             self.log.warning("checkpoints.drop.failed", path=trouble.path, reason=str(trouble))
+            if isinstance(trouble, DirectoryError):
+                self._tell_monitor(directory_id, trouble)
+            asyncio.get_running_loop().call_later(AGAIN_MS / 1000, self._drop_again, directory_id, tuple(lines))
+
+    def _drop_again(self, directory_id: Uuid, lines: Collection[tuple[str, int]]) -> None:
+        """But for replicas that are there by now, current or future: the lines may be theirs."""
+        if directory_id not in self.works or directory_id not in self.inventory.online:
+            return
+        names = self.inventory.names(directory_id)
+        there = {name.rpartition(".")[0] if name.endswith("-future") else name for name in names}
+        if gone := {(topic, partition) for topic, partition in lines if f"{topic}-{partition}" not in there}:
+            self.drop_checkpoints(directory_id, gone)
 
     def _path(self, directory_id: Uuid, name: str) -> str:
         return f"{self.works[directory_id].agent.path}/{name}"
 
 
 _NOT_THERE: Final = object()
+
+
+def _with_remedy(trouble: StorageError) -> str:
+    todo = remedy(trouble.errno) if isinstance(trouble, DirectoryError) else ""
+    return f"{trouble}: {todo}" if todo else str(trouble)
 
 
 def _leaving(directory_id: Uuid, name: str, topic_id: Uuid | None) -> DepartingReplica | None:

@@ -1,11 +1,12 @@
 """Jobs on one log directory: one after the other, in order, and none waits for another directory."""
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from kjbod_agent.storage.api import DirectoryAgent, WorkerUnavailable
+from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, WorkerUnavailable
 
 Job = Callable[[], Awaitable[None]]
 T = TypeVar("T")
@@ -66,3 +67,19 @@ class DirectoryWork:
                 await self._jobs.popleft()()
             self._wake.clear()
             await self._wake.wait()
+
+
+async def rename_once(agent: DirectoryAgent, name: str, new_name: str, *, timeout_ms: int) -> None:
+    """Rename a replica directory, which an earlier attempt without an answer may have done.
+
+    Raises:
+        StorageError: it has not the new name, or nobody knows.
+    """
+    try:
+        await agent.rename_replica(name, new_name, timeout_ms=timeout_ms)
+    except DirectoryError as error:
+        if error.errno not in (errno.ENOENT, errno.EEXIST, errno.EPERM, errno.EACCES):
+            raise
+        there = await agent.replica_sizes([name, new_name], timeout_ms=timeout_ms)
+        if name in there or new_name not in there:
+            raise error from None

@@ -21,7 +21,6 @@ each directory and error.
 """
 
 import asyncio
-import errno
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,6 +55,7 @@ from kjbod_agent.replicas.strays import (
 from kjbod_agent.replicas.table import Action
 from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
+from kjbod_agent.storage.meaning import Meaning, asks_probe, in_work, remedy
 from kjbod_agent.storage.worker import UNFINISHED, parse_replica
 
 __all__ = ["DirectoryWork", "Job", "Placement", "PlacementOwner", "Progress", "StrayError", "delete_name"]
@@ -71,7 +71,7 @@ FAILING_MS: Final = 60_000
 """A creation that fails for this long is no work to wait for. The verdict on its directory takes half of it at most."""
 TOLD_AGAIN_MS: Final = 60_000
 """Between two lines about creations that fail with one error in one directory."""
-CANNOT_TAKE_IT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.EMLINK})
+CANNOT_TAKE_IT: Final = frozenset({Meaning.ROOM, Meaning.NAME, Meaning.CONFIGURATION})
 """Errors of a creation that speak for another directory, not of a dead disk."""
 TOPIC_DELAY: Final = "file.delete.delay.ms"
 BROKER_DELAY: Final = "log.segment.delete.delay.ms"
@@ -100,8 +100,8 @@ class PlacementOwner(Protocol):
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
         """Reason not to rely on a directory, as :class:`kjbod_agent.moves.mover.MoveOwner` says; None: it is."""
 
-    def refuse(self, reason: str) -> None:
-        """The directories cannot be used as they are: end the process."""
+    def refuse(self, reason: str, *, config: bool = False) -> None:
+        """The directories cannot be used as they are: end the process. ``config``: no restart can help."""
 
     def settled(self) -> None:
         """All reviews and creations that were due are done."""
@@ -203,6 +203,8 @@ class Placement:
     _left: dict[TopicIdPartition, str] = field(default_factory=dict)
     _refusals: dict[TopicIdPartition, int] = field(default_factory=dict)
     """How often directories could not take a replica that is not made yet."""
+    _unable: dict[Uuid, str] = field(default_factory=dict)
+    """Directories whose file systems cannot make a replica, and why; until one is made there."""
     _sites_ms: int | None = None
     _doubtful: frozenset[Uuid] = frozenset()
     """Directories that are slow, held or suspect, as :meth:`observe` saw them last."""
@@ -293,6 +295,15 @@ class Placement:
         self.inventory.occupy(directory_id, name, topic_id)
         self._deleted = [each for each in self._deleted if (each.directory_id, each.name) != (directory_id, name)]
         self.deletions.delete_later(directory_id, name, topic, topic_id)
+
+    async def leave(self, leaving: DepartingReplica) -> None:
+        """In the queue of its directory: rename a copy that a move left, which no start may find, and remove it
+        later."""
+        await self.deletions.leave(leaving)
+
+    def drop_checkpoints(self, leaving: DepartingReplica) -> None:
+        """Remove the lines of a replica from the checkpoint files of a directory that it has left."""
+        self.deletions.drop_checkpoints(leaving.directory_id, {(leaving.topic, leaving.partition)})
 
     def delete_delay_of(self, topic: str) -> int:
         """``file.delete.delay.ms`` of a topic, in milliseconds: its own, the broker's dynamic one, that of all brokers,
@@ -794,6 +805,7 @@ class Placement:
         directory = self.inventory.created(partition)
         if directory is None:
             return
+        self._unable.pop(directory, None)
         self._created += 1
         self.owner.created(wanted.topic, partition, directory)
         hosted = self.hosting.partitions.get(partition)
@@ -810,12 +822,25 @@ class Placement:
             self.owner.settled()
 
     def _not_made(self, wanted: Wanted, directory: Uuid, error: DirectoryError) -> None:
-        self._failed_to_make(wanted, error.path, str(error.errno), str(error))
-        if error.errno in CANNOT_TAKE_IT:
+        meaning, todo = in_work(error.errno, error.call), remedy(error.errno)
+        self._failed_to_make(wanted, error.path, str(error.errno), f"{error}: {todo}" if todo else str(error))
+        if asks_probe(error.errno, error.call):
+            self.owner.work_failed(directory, error)
+        if meaning is Meaning.CONFIGURATION:
+            self._unable[directory] = f"{error}: {todo}"
+            self._require_one_able()
+        if meaning in CANNOT_TAKE_IT:
             self._refused(wanted)
-            return
-        self.owner.work_failed(directory, error)
-        self._again(wanted, directory)
+        else:
+            self._again(wanted, directory)
+
+    def _require_one_able(self) -> None:
+        """End where no replica can be made in any directory, because of how they are set up, and none is served: the
+        mistake is seen at once then. With replicas the broker goes on, and says which could not be made."""
+        directories = self.inventory.online
+        serves = sum(map(self.inventory.replica_count, directories)) > len(self.inventory.creating)
+        if not serves and not self.inventory.loading and self._unable.keys() >= set(directories):
+            self.owner.refuse("; ".join(self._unable[d] for d in directories), config=True)
 
     def _failed_to_make(self, wanted: Wanted, path: str, kind: str, reason: str) -> None:
         now_ms = self.clock.monotonic_ms()

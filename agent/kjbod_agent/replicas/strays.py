@@ -38,6 +38,7 @@ COPY_OFFLINE: Final = "a copy that was to be removed; the directory of the one i
 """The path follows."""
 COPY_EMPTY: Final = "a copy that was to be removed; the one in its place is empty or missing: "
 """The path follows."""
+LEFT_BY_MOVE: Final = "a copy that a move left was to be removed"
 MAY_BE_NEEDED: Final = "marked as deleted, but the copy in its place may lie in a directory that is offline"
 
 

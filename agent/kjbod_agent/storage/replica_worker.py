@@ -273,8 +273,9 @@ class ReplicaWorker(Worker):
         with self._replica(root, name, "delete of") as replica:
             with os.scandir(replica) as entries:
                 files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
-            if not all(files.values()):
-                raise Refused(errno.ENOTEMPTY, f"delete of {name}: there is something in it that is no regular file")
+            others = sorted(file for file, regular in files.items() if not regular)
+            if others:
+                raise Refused(errno.ENOTEMPTY, f"delete of {name}: {others[0]} in it is no regular file")
             content = self._read_if_file(replica, PARTITION_METADATA, b"")
             found = None if content is None else topic_id_of(content)
             if found != topic_id and not (content is None and not files):

@@ -296,7 +296,7 @@ class World:
         disk = self.store.disks[directory_id]
         return Room(file_system=str(directory_id), total_bytes=disk.total_bytes, usable_bytes=disk.usable_bytes)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, *, config: bool = False) -> None:
         self.refused.append(reason)
 
     def settled(self) -> None:

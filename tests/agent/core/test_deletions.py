@@ -246,7 +246,7 @@ def test_a_stray_that_cannot_be_renamed_keeps_its_name_and_the_new_replica_goes_
             assert world.names(D1) == ["foo-0"]
             assert world.names(D2) == ["foo-0"]
             assert world.owner.assigned == {TopicIdPartition(FOO, 0): D2}
-            assert world.placement.strays == ()
+            assert [stray.name for stray in world.placement.strays] == ["foo-0"]
             assert world.owner.errors == [errno.EIO]
 
     virtual(story)
@@ -765,9 +765,24 @@ def test_what_a_move_left_is_listed_while_the_other_copy_cannot_be_looked_for(vi
 # --------------------------------------------------------------------------------- what the file system does not let go
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
+REFUSALS = [
+    errno.EPERM,
+    errno.EACCES,
+    errno.EBUSY,
+    errno.EXDEV,
+    errno.ETXTBSY,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.EROFS,
+    errno.EOPNOTSUPP,
+    errno.ELOOP,
+    errno.EIO,
+]
+
+
+@pytest.mark.parametrize("number", REFUSALS)
 @pytest.mark.parametrize("call", ["rename_replica", "delete_replica"])
-def test_a_deleted_replica_that_is_immutable_is_listed_and_removed_when_it_is_no_more(
+def test_a_deleted_replica_that_is_refused_is_listed_and_removed_when_it_is_no_more(
     virtual: Run, number: int, call: str
 ) -> None:
     async def story(clock: Any) -> None:
@@ -820,6 +835,48 @@ def test_an_immutable_replica_that_is_this_brokers_again_is_not_deleted_later(vi
             world.disks[D1].heal()
             await asyncio.sleep(1000)
             assert (world.names(D1), world.placement.strays) == (["foo-0"], ())
+
+    virtual(story)
+
+
+def test_a_rename_without_an_answer_is_listed_and_removed_whether_or_not_it_happened(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        for happened in (False, True):
+            async with World(clock, {D1: {"foo-0": FOO}}, *FOO_TOPIC).running() as world:
+                world.disks[D1].hang()
+                world.commit(RemoveTopicRecord(topic_id=FOO))
+                await asyncio.sleep(31)
+                assert [stray.name for stray in world.placement.strays] == ["foo-0"]
+                if not happened:
+                    world.disks[D1].directories["kept-0"] = world.disks[D1].directories.pop("foo-0")
+                    world.disks[D1].heal()
+                    await asyncio.sleep(1)
+                    world.disks[D1].directories["foo-0"] = world.disks[D1].directories.pop("kept-0")
+                else:
+                    world.disks[D1].heal()
+                await asyncio.sleep(200)
+                assert (world.names(D1), world.placement.strays) == ([], ())
+
+    virtual(story)
+
+
+def test_lines_of_the_checkpoints_that_could_not_be_dropped_are_dropped_later_but_not_those_of_a_new_replica(
+    virtual: Run,
+) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, {D1: {"foo-0": FOO, "a.b-0": GONE}}, *FOO_TOPIC)
+        file = "log-start-offset-checkpoint"
+        world.disks[D1].checkpoints = {file: b"0\n3\nfoo 0 7\na.b 0 9\nbar 0 4\n"}
+        world.disks[D1].fail(errno.EBUSY, ["change_checkpoint"])
+        async with world.running():
+            world.commit(RemoveTopicRecord(topic_id=FOO))
+            await world.quiet()
+            assert world.log.of("checkpoints.drop.failed")
+            world.commit(TopicRecord(name="foo", topic_id=NEW_FOO), partition(NEW_FOO, 0, (1,), D1))
+            await world.quiet()
+            world.disks[D1].heal()
+            await asyncio.sleep(121)
+            assert world.disks[D1].checkpoints == {file: b"0\n2\nfoo 0 7\nbar 0 4\n"}
 
     virtual(story)
 

@@ -53,11 +53,24 @@ class Owner:
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
         return self.doubtful.get(directory_id)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, *, config: bool = False) -> None:
         self.refused.append(reason)
 
     def settled(self) -> None:
         pass
+
+
+def partition_record(number: int) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=TOPIC,
+        replicas=(1,),
+        isr=(1,),
+        leader=1,
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=(UNASSIGNED,),
+    )
 
 
 class World:
@@ -79,18 +92,7 @@ class World:
         )
         self.image.replay(TopicRecord(name="t", topic_id=TOPIC))
         for number in range(partitions):
-            self.image.replay(
-                PartitionRecord(
-                    partition_id=number,
-                    topic_id=TOPIC,
-                    replicas=(1,),
-                    isr=(1,),
-                    leader=1,
-                    leader_epoch=0,
-                    partition_epoch=0,
-                    directories=(UNASSIGNED,),
-                )
-            )
+            self.image.replay(partition_record(number))
 
     def names(self, directory: Uuid) -> list[str]:
         return sorted(self.disks[directory].directories)
@@ -125,6 +127,42 @@ async def test_a_full_directory_sends_its_replicas_elsewhere(world: World) -> No
     await world.until(lambda: len(world.owner.assigned) == 4)
     assert world.names(D2) == ["t-0", "t-1", "t-2", "t-3"]
     assert world.owner.errors == []
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EXDEV, errno.ENOKEY, errno.EMLINK, errno.EOPNOTSUPP])
+async def test_a_directory_that_cannot_make_a_replica_sends_it_elsewhere_and_is_no_dead_disk(
+    world: World, number: int
+) -> None:
+    world.disks[D1].fail(number, ["create_replica"])
+    world.placement.publish(world.image)
+    await world.until(lambda: len(world.owner.assigned) == 4)
+    assert world.names(D2) == ["t-0", "t-1", "t-2", "t-3"]
+    assert world.owner.refused == []
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS])
+async def test_an_agent_that_can_make_no_replica_anywhere_ends_with_one_line_unless_it_has_some(
+    world: World, number: int
+) -> None:
+    for disk in world.disks.values():
+        disk.fail(number, ["create_replica"])
+    world.placement.publish(world.image)
+    await world.until(lambda: bool(world.owner.refused))
+    assert "\n" not in world.owner.refused[0]
+    assert f"{errno.errorcode[number]} at create" in world.owner.refused[0]
+
+
+async def test_an_agent_with_replicas_goes_on_where_no_more_can_be_made(world: World) -> None:
+    world.placement.publish(world.image)
+    await world.until(lambda: len(world.owner.assigned) == 4)
+    for disk in world.disks.values():
+        disk.fail(errno.EOPNOTSUPP, ["create_replica"])
+    change = world.image.replay(partition_record(4))
+    assert change is not None
+    world.placement.follow([change])
+    await world.until(lambda: bool(world.placement.unmade))
+    await asyncio.sleep(0.1)
+    assert world.owner.refused == []
 
 
 async def test_an_error_is_told_to_the_health_monitor_and_only_its_verdict_moves_the_replicas(world: World) -> None:

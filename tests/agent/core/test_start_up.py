@@ -308,6 +308,52 @@ def test_a_directory_that_another_process_holds_ends_the_start(virtual: Run) -> 
     virtual(main)
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY])
+def test_a_directory_that_cannot_be_locked_is_a_mistake_of_its_set_up_and_no_dead_disk(
+    virtual: Run, number: int
+) -> None:
+    async def main(clock: Any) -> None:
+        new, alone, metadata = (PATHS, ("/d1", "/d3"), "/d2"), (["/d2"], ["/d2"], "/d2"), (PATHS, PATHS, "/d1")
+        for paths, remembered, bad in (new, alone, metadata):
+            disks = Disks(clock, paths, remembered=remembered)
+            disks[bad].fail(number, ["lock"])
+            with pytest.raises(ConfigError) as refused:
+                await disks.open()
+            assert "\n" not in str(refused.value)
+            assert f"{bad} cannot be used: {errno.errorcode[number]} at lock" in str(refused.value)
+
+    virtual(main)
+
+
+def test_a_directory_that_cannot_be_locked_any_more_is_offline_beside_others_that_are_well(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks(clock, PATHS)
+        disks["/d2"].fail(errno.ENOLCK, ["lock"])
+        (reason,) = (await disks.open()).failed.values()
+        assert "ENOLCK at lock" in reason
+        assert "local file system" in reason
+
+    virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("number", "call", "is_named"),
+    [
+        (errno.EISDIR, "open of .lock", True),
+        (errno.EBUSY, "unlink of .kafka_cleanshutdown", True),
+        (errno.ETXTBSY, "open of .lock", True),
+        (errno.EIO, "open of .lock", False),
+        (errno.EROFS, "open of .lock", False),
+        (errno.ENOSPC, "open of .lock", False),
+    ],
+)
+def test_what_is_in_the_way_of_a_file_of_the_start_is_named_and_a_dead_disk_is_not(
+    number: int, call: str, is_named: bool
+) -> None:
+    said = start_up._misconfigured("/d1", DirectoryError(number, call, "/d1"))
+    assert (said is not None) == is_named
+
+
 def test_a_replaced_disk_and_one_that_is_back_are_each_said_once(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         disks = Disks(clock, PATHS)
