@@ -434,6 +434,7 @@ class ControllerServer:
             timestamp_ms=self.log.last_timestamp_ms,
             kraft_version=self.controller.cluster.kraft_version,
             voters=self.quorum.voters(),
+            failed=self.controller.cluster.failed_directories(),
         )
 
     async def _run_timers(self) -> None:

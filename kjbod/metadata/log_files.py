@@ -335,6 +335,19 @@ class SegmentedLog:
         """
         # What the indexes and the modification time say is rebuilt; size and data are what fdatasync covers.
         os.fdatasync(self.segments[-1].fd)
+        self._require_linked(self.segments[-1])
+
+    def _require_linked(self, segment: Segment) -> None:
+        """A segment that somebody has removed takes every write, and is gone when its descriptor is closed."""
+        status = os.fstat(segment.fd)
+        if status.st_nlink:
+            return
+        with contextlib.suppress(OSError):  # some file systems count no links
+            if os.path.samestat((self._own / segment.path.name).stat(), status):
+                return
+        raise OSError(
+            errno.ENOENT, f"{segment.path} was removed while it was written to: restore {self.directory} from a backup"
+        )
 
     # ---- reading
 

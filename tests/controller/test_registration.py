@@ -6,7 +6,9 @@ import pytest
 
 from kjbod.ids import LOST, MIGRATING, ONE, UNASSIGNED, ZERO, Uuid
 from kjbod.metadata import versions
+from kjbod.metadata.image import image_of
 from kjbod.metadata.records import RegisterBrokerRecord, RegisterControllerRecord
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerRegistrationRequestFeature,
@@ -16,6 +18,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     UnregisterBrokerRequest,
 )
+from kjbod_controller_stub.log.snapshots import with_failed
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import FEATURES, NODE_ID, World, directories, directory
 
@@ -245,6 +248,27 @@ def test_repeated_registration_does_not_revive_failed_directories_under_kip_rule
         world.beat(1, offline=(directory(1, 0),))
         assert world.register(1).error_code == 0
         assert world.broker(1).log_dirs == online, rules.name
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_failed_directory_is_not_revived_after_a_snapshot_and_a_restart_of_the_controller(count: int) -> None:
+    """Whether a partition lies in it or none; in a snapshot of a snapshot too. A new directory is taken."""
+    for rules in (KIP_858, KAFKA):
+        world = World(rules)
+        world.join(1, dirs=3)
+        world.beat(1, offline=(directory(1, 0),))
+        for _ in range(count):
+            records = list(
+                with_failed(world.controller.image.to_records(), world.controller.cluster.failed_directories())
+            )
+            assert image_of(records).brokers == world.controller.image.brokers
+            fresh = world.new_controller()
+            fresh.recover_snapshot(SnapshotId(world.controller.next_offset, 1), records)
+            world.controller = fresh
+            world.write(fresh.activate(world.now_ms))
+        assert world.register(1, dirs=4).error_code == 0
+        online = directories(1, 4)
+        assert set(world.broker(1).log_dirs) == set(online[1:] if rules is KIP_858 else online)
 
 
 def test_on_a_combined_node_the_broker_has_the_id_of_the_controller() -> None:

@@ -357,6 +357,8 @@ async def test_a_snapshot_that_is_not_whole_is_refused_with_its_name_and_positio
         line = await refusal(site)
         assert snapshot.file_name in line
         assert "position" in line
+        assert "Nothing was changed: restore" in line
+        assert "from the log from its begin" in line
         assert {name: (log_path(site) / name).read_bytes() for name in names(site)} == before
 
 

@@ -114,6 +114,45 @@ async def test_appends_that_wait_together_share_an_fsync(directory: Path, monkey
     await log.close()
 
 
+def _remove_all(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def _remove_segment(directory: Path) -> None:
+    segment_paths(directory)[-1].unlink()
+
+
+def _replace_all(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.mkdir()
+
+
+def _replace_segment(directory: Path) -> None:
+    path = segment_paths(directory)[-1]
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+def _rename_over(directory: Path) -> None:
+    other = directory / "other"
+    other.write_bytes(b"")
+    other.rename(segment_paths(directory)[-1])
+
+
+@pytest.mark.parametrize("remove", [_remove_all, _remove_segment, _replace_all, _replace_segment, _rename_over])
+async def test_a_log_that_was_removed_under_its_writer_acknowledges_nothing_more(
+    directory: Path, remove: Callable[[Path], None]
+) -> None:
+    log = await MetadataLog.open(directory)
+    assert await log.append([batch_at(0)]) == 1
+    remove(directory)
+    with pytest.raises(StorageError, match=r"was removed while it was written to: restore .* from a backup"):
+        await log.append([batch_at(1)])
+    assert log.end_offset == 1
+    await log.close()
+
+
 async def test_nothing_is_read_before_it_is_durable(directory: Path) -> None:
     log = await MetadataLog.open(directory)
     done = log.submit([batch_at(0)])

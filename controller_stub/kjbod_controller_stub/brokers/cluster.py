@@ -1,9 +1,9 @@
 """Registrations: who may be which broker, with which epoch, directories and features (``ClusterControlManager``).
 
 Besides the image this keeps two facts per broker that no record has but replay can tell: the directories that went
-offline since the incarnation registered, and whether the incarnation was ever unfenced. After a snapshot both start
-empty; a broker that repeats a directory lost before it is then a broker with an unknown id, so :meth:`Cluster.loaded`
-marks the incarnations of a snapshot as of unknown past, and nothing is refused to them.
+offline since the incarnation registered, and whether the incarnation was ever unfenced. kjbod's snapshots tell the
+first one (:func:`kjbod_controller_stub.log.snapshots.with_failed`), Kafka's do not; so :meth:`Cluster.loaded` marks the
+incarnations of a snapshot as of unknown past, and no report of a directory is refused to them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -105,6 +105,10 @@ class Cluster:
         """The directories that went offline since this incarnation registered."""
         past = self._past.get(broker_id)
         return frozenset() if past is None else frozenset(past.offline)
+
+    def failed_directories(self) -> dict[int, tuple[Uuid, ...]]:
+        """:meth:`offline_directories` of all brokers that have some, for a snapshot."""
+        return {broker_id: tuple(sorted(past.offline)) for broker_id, past in self._past.items() if past.offline}
 
     def unknown_directories(self, broker: BrokerRegistration, reported: Iterable[Uuid]) -> list[Uuid]:
         """The ``reported`` ids that this broker never registered; none where its past is not known."""

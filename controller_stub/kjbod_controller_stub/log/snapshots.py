@@ -15,7 +15,7 @@ import errno
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.log import MetadataLog
 from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState
-from kjbod.metadata.records import Record
+from kjbod.metadata.records import BrokerRegistrationChangeRecord, Record, RegisterBrokerRecord
 from kjbod.metadata.snapshot import Checkpoint, SnapshotId
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.logging import get_logger
@@ -92,6 +92,8 @@ class State:
     timestamp_ms: int
     kraft_version: int
     voters: KRaftVoters
+    failed: Mapping[int, Collection[Uuid]]
+    """Directories of each broker that have failed since it registered."""
 
 
 # ---------------------------------------------------------------- decisions
@@ -179,7 +181,21 @@ def find(directory: Path) -> Found:
     latest = kept[-1].id if kept and kept[-1].id != BOOTSTRAP else None
     if latest is not None:
         read_anew(paths[latest])
-    return Found(kept=kept, latest=latest, content=None if latest is None else read_checkpoint(paths[latest]))
+    return Found(kept=kept, latest=latest, content=None if latest is None else _read(directory, paths, latest))
+
+
+def _read(directory: Path, paths: Mapping[SnapshotId, Path], latest: SnapshotId) -> Checkpoint:
+    try:
+        return read_checkpoint(paths[latest])
+    except LogCorruptError as error:
+        # With the log from the end of an older one on nothing is missing; the start checks that (require_no_gap).
+        before = max((each for each in paths if each < latest and each != BOOTSTRAP), default=None)
+        older = "the log from its begin" if before is None else f"{before.file_name} and the log"
+        raise LogCorruptError(
+            f"{error}. Nothing was changed: restore {paths[latest]} from a backup, or move it out of {directory}: "
+            f"the controller then starts from {older}, or says which records are missing",
+            str(error),
+        ) from None
 
 
 def _timestamp_ms(path: Path) -> int:
@@ -275,6 +291,26 @@ def require_next_epoch(said: Mapping[str, int], directory: Path) -> None:
                 f"{directory}: {name} has leader epoch {epoch}, the last one that there can be: no controller came "
                 "there by itself; restore it from a backup, or move it out of the directory"
             )
+
+
+def with_failed(records: Iterable[Record], failed: Mapping[int, Collection[Uuid]]) -> Iterator[Record]:
+    """The records of a snapshot, which also tell which directories a broker has lost: registered with all of them, then
+    changed to those that are left. A registration alone says nothing of it, and a controller that starts from the
+    snapshot would take a failed directory for a new one.
+
+    Args:
+        records: of an image.
+        failed: directories by broker.
+    """
+    for record in records:
+        gone = tuple(failed.get(record.broker_id, ())) if isinstance(record, RegisterBrokerRecord) else ()
+        if not gone or not isinstance(record, RegisterBrokerRecord) or not record.log_dirs:
+            yield record
+            continue
+        yield dataclasses.replace(record, log_dirs=(*record.log_dirs, *gone))
+        yield BrokerRegistrationChangeRecord(
+            broker_id=record.broker_id, broker_epoch=record.broker_epoch, log_dirs=record.log_dirs
+        )
 
 
 def covers(latest: SnapshotId, log: MetadataLog) -> bool:
@@ -398,7 +434,7 @@ class Snapshots:
             self._directory / state.id.file_name,
             header_timestamp_ms=state.timestamp_ms,
             kraft=(state.kraft_version, state.voters) if state.kraft_version else None,
-            records=self._gently(state.image.to_records()),
+            records=self._gently(with_failed(state.image.to_records(), state.failed)),
             leader_epoch=state.id.epoch,
             timestamp_ms=self._clock.wall_ms(),
             metadata_version=state.image.metadata_version,
