@@ -475,6 +475,8 @@ def _format(
         raise StorageToolError("No available log directories to format.")
     if config.metadata_log_dir in ensemble.empty and "controller" in config.process_roles:
         _require_metadata_disk(config)
+    for directory in sorted(ensemble.empty):
+        _require_way(directory)
     _add_missing_ids(plan, ensemble, rng, clock, out)
     for path in _below_a_mount_point(config.log_dirs, ensemble.empty):
         warn(f"{path} lies on the file system of /, and not all of log.dirs do: is its disk mounted?")
@@ -482,6 +484,24 @@ def _format(
         _format_empty(plan, ensemble, rng, clock, out)
     else:
         out("All of the log directories are already formatted.")
+
+
+def _require_way(directory: str) -> None:
+    """Require that no link on the way to the directory leads nowhere: it would be made where its disk is not.
+
+    Raises:
+        StorageToolError: names the link. Nothing was formatted.
+    """
+    path = Path(directory).absolute()
+    for place in (*reversed(path.parents), path):
+        try:
+            if place.is_symlink() and not place.exists():
+                raise StorageToolError(
+                    f"{place} is a link to {place.readlink()}, which leads nowhere: mount the disk that it leads to, "
+                    f"or remove the link, then format {directory} again. Nothing was formatted"
+                )
+        except OSError:
+            return  # whether it may be used is found when it is written
 
 
 def _add_missing_ids(plan: FormatPlan, ensemble: Ensemble, rng: random.Random, clock: Clock, out: Print) -> None:

@@ -66,7 +66,7 @@ from kjbod_agent.directories.loading import Loading
 from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
 from kjbod_agent.directories.start_up_rules import StartUpError
 from kjbod_agent.ending import DEATHS, END_TIMEOUT_MS, Ended, Ending, first_of, second_signal
-from kjbod_agent.endpoints import open_control, open_metrics
+from kjbod_agent.endpoints import keep_control, open_control, open_metrics
 from kjbod_agent.failures import Failures
 from kjbod_agent.health.monitor import HealthMonitor
 from kjbod_agent.health.settings import health_settings
@@ -559,6 +559,7 @@ class Daemon:
         self._control = await open_control(
             self._config, Commands(parts).handlers(), files=self.remembering.files, log=self._log
         )
+        self._spawn(keep_control(self._control, files=self.remembering.files, log=self._log))
 
     def _tell_links(self, opened: Opened) -> None:
         """Kafka would follow a link with the name of a replica, perhaps to a disk that nobody watches."""

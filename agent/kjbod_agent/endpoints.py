@@ -1,8 +1,9 @@
 """Doors of a daemon for others on its host: the control socket and the metrics listener."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kjbod.config import Config
 from kjbod.config.endpoints import HostPort
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from kjbod.metrics.listener import MetricsListener
 
 T = TypeVar("T")
+
+CONTROL_EVERY_MS: Final = 10_000
+"""Between two looks for the name of the control socket."""
 
 
 class Log(Protocol):
@@ -52,6 +56,22 @@ async def open_control(
         log.error("control.unavailable", reason=str(error))
         return None
     return control
+
+
+async def keep_control(control: ControlServer | None, *, files: FileProcess, log: Log) -> None:
+    """Look for the control socket from time to time, until cancelled: without its name no command finds the daemon, and
+    who cleans up ``kjbod.state.dir`` does not know that. None: there is none."""
+    said = ""
+    while control is not None:
+        await asyncio.sleep(CONTROL_EVERY_MS / 1000)
+        try:
+            if await control.renew(await files.call("inode_of", str(control.path))):
+                log.warning("control.renewed", path=str(control.path), reason="its name was removed")
+            said = ""
+        except (ControlError, OSError) as error:
+            if str(error) != said:
+                log.error("control.unavailable", reason=str(error))
+            said = str(error)
 
 
 async def open_metrics(

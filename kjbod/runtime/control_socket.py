@@ -210,6 +210,25 @@ class ControlServer:
         self._inode = self.path.lstat().st_ino
         self._server = await asyncio.start_unix_server(self._serve, sock=bound, limit=self._limits.line_bytes)
 
+    async def renew(self, inode: int | None) -> bool:
+        """Listen anew where somebody has removed the name, with its directory perhaps; connections go on.
+
+        Args:
+            inode: of what has the name; None: nothing has it.
+
+        Returns:
+            Whether that was so.
+
+        Raises:
+            ControlError: one line that says why it cannot be.
+        """
+        if self._server is None or inode is not None:
+            return False
+        before = self._server
+        await self.open()
+        before.close()
+        return True
+
     def close(self) -> None:
         """Stop: connections are cut, handlers are cancelled, the name is removed. Waits for nothing."""
         if self._server is None:

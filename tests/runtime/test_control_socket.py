@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 import stat
 import threading
@@ -139,6 +140,48 @@ async def test_something_that_is_no_socket_is_left_as_it_is(tmp_path: Path) -> N
     with pytest.raises(ControlError, match="not a socket: move it away"):
         bind(path)
     assert path.read_text() == "mine"
+
+
+def _remove_directory(state: Path) -> None:
+    shutil.rmtree(state)
+    state.mkdir()
+
+
+def _remove_name(state: Path) -> None:
+    (state / SOCKET_NAME).unlink()
+
+
+def _move_directory(state: Path) -> None:
+    state.rename(state.with_name("away"))
+    state.mkdir()
+
+
+@pytest.mark.parametrize("remove", [_remove_directory, _remove_name, _move_directory])
+async def test_a_socket_whose_name_was_removed_is_made_again_and_connections_go_on(
+    tmp_path: Path, remove: Callable[[Path], None]
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    async with serving(state) as server:
+        reader, writer = await asyncio.open_unix_connection(str(server.path))
+        assert not await server.renew(server.path.lstat().st_ino)
+        remove(state)
+        assert await server.renew(None)
+        assert stat.S_IMODE(server.path.lstat().st_mode) == 0o600
+        assert await ask(lambda: client(state).call("echo")) == {"op": "echo", "node": 1}
+        writer.write(b'{"op": "echo"}\n')
+        assert b'"ok"' in await reader.readline()
+        writer.close()
+    assert not server.path.exists()
+
+
+async def test_a_socket_in_the_place_of_ours_is_left_to_its_owner(tmp_path: Path) -> None:
+    async with serving(tmp_path) as first:
+        first.path.unlink()
+        async with serving(tmp_path) as second:
+            assert not await first.renew(second.path.lstat().st_ino)
+            with pytest.raises(ControlError, match="another agent or guard answers there"):
+                await first.renew(None)  # it came after the look
 
 
 async def test_the_name_of_a_successor_is_not_removed(tmp_path: Path) -> None:

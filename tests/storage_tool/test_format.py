@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -260,6 +260,46 @@ def test_fm_5_a_directory_that_cannot_be_written_is_one_line() -> None:
         assert str(caught.value).startswith(f"Error while writing meta.properties file {node.directories[0]}: ")
         assert "Permission denied" in str(caught.value)
         assert tree(node.directories[0]) == {}
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to("/mnt/not-mounted/kafka")
+
+
+def _below_a_dangling_link(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.symlink_to("away")
+
+
+def _relative(path: Path) -> None:
+    path.symlink_to("../nowhere")
+
+
+def _further_above(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.parent.joinpath("gone").symlink_to("/mnt/not-mounted")
+    path.parent.symlink_to("gone/kafka")
+
+
+def _chain(path: Path) -> None:
+    path.symlink_to(path.with_name("second"))
+    path.with_name("second").symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [_dangling, _below_a_dangling_link, _relative, _further_above, _chain])
+def test_a_link_that_leads_nowhere_is_named_and_nothing_is_formatted(
+    broker: MakeNode, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path, well = tmp_path / "disk" / "kafka", tmp_path / "well"
+    path.parent.mkdir()
+    make(path)
+    node = broker(f"log.dirs={well},{path}")
+    with pytest.raises(KjbodError) as caught:
+        node.format()
+    said = str(caught.value)
+    assert "leads nowhere: mount the disk" in said
+    assert "Nothing was formatted" in said
+    assert not well.exists()
 
 
 def test_a_directory_that_cannot_be_made_is_one_line(broker: MakeNode) -> None:

@@ -58,6 +58,7 @@ from kjbod_agent.storage.api import (
     Survey,
 )
 from kjbod_agent.storage.registry import create
+from kjbod_agent.storage.worker import parse_replica
 
 READ_TIMEOUT_MS: Final = 5_000
 FOLLOW_MS: Final = 10_000
@@ -144,6 +145,30 @@ def capabilities(status: str) -> int:
     return int(found[0], 16) if found else 0
 
 
+def start_blockers(loads: Mapping[str, LoadedDirectory]) -> list[str]:
+    """Names in log directories with which Kafka does not start, a line for each log directory or replica, all of them:
+    sub-directories that are no replica (``UnifiedLog.parseTopicPartitionName``), and replicas that are there twice
+    (``LogManager.loadLog``).
+
+    Args:
+        loads: directories by path.
+    """
+    found = []
+    places: dict[tuple[str, int], list[str]] = {}
+    for path, loaded in loads.items():
+        if loaded.unknown_names:
+            names = ", ".join(loaded.unknown_names)
+            found.append(f"{path}: Kafka does not start with directories that are not named topic-partition: {names}")
+        for name in (*(r.name for r in loaded.replicas if not r.suffix), *loaded.linked_names):
+            parsed = parse_replica(name)
+            if parsed is not None and not parsed[2]:
+                places.setdefault(parsed[:2], []).append(f"{path}/{name}")
+    for (topic, partition), each in sorted(places.items()):
+        if len(each) > 1:
+            found.append(f"Kafka does not start while {topic}-{partition} is there twice: {', '.join(each)}")
+    return found
+
+
 class _Check:
     """A run of the check."""
 
@@ -177,6 +202,8 @@ class _Check:
             await storage.close()
         for path in self._paths:
             self._directory(path, found)
+        for text in start_blockers(self._loads):
+            self._say("missing", text, "a running broker goes on, and does not start again: move them away before that")
         await self._broker(found)
         await self._metadata(found)
         self._backoff()

@@ -33,7 +33,7 @@ from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.condition import Condition
 from kjbod_agent.directories.start_up import Remembering
 from kjbod_agent.ending import DEATHS, Ended, Ending, first_of, second_signal
-from kjbod_agent.endpoints import open_control, open_metrics
+from kjbod_agent.endpoints import keep_control, open_control, open_metrics
 from kjbod_agent.guard import rights
 from kjbod_agent.guard.acting import Acting
 from kjbod_agent.guard.acts import Acts, NoJournalError, load_journal
@@ -347,6 +347,7 @@ class Guard:
         self._control = await open_control(
             self._config, answers.handlers(), files=self._remembering.files, log=self._log
         )
+        self._spawn(keep_control(self._control, files=self._remembering.files, log=self._log))
         return await open_metrics(self._config.kjbod_metrics_listener, self.picture, _load_metrics, self._usage.read)
 
     def _read_status(self) -> list[DirectoryStatus]:

@@ -106,6 +106,18 @@ def remove(path: str, inode: int) -> None:
             Path(path).unlink()
 
 
+def inode_of(path: str) -> int | None:
+    """Inode of what has this name, a link itself; None where there is nothing. Its folder is made where it is missing,
+    as for a file that is written."""
+    from kjbod.files import make_directories
+
+    make_directories(Path(path).parent)
+    try:
+        return os.lstat(path).st_ino
+    except FileNotFoundError:
+        return None
+
+
 def append_line(path: str, data: bytes, bytes_max: int) -> None:
     """Append to the file, durably; one that would get larger than ``bytes_max`` is first set aside as ``<path>.1``,
     in the place of the one before."""
@@ -367,6 +379,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "realpath": os.path.realpath,
     "write": write,
     "remove": remove,
+    "inode_of": inode_of,
     "append_line": append_line,
     "holders": holders,
     "take": take,

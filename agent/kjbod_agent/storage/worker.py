@@ -200,11 +200,14 @@ class Unframer:
         self._buffer = buffer
 
 
+PARTITION_MAX = (1 << 31) - 1
+
+
 def parse_replica(name: str) -> tuple[str, int, str] | None:
     """Topic, partition and suffix of a replica directory's name, None when Kafka could not parse it.
 
     ``UnifiedLog.parseTopicPartitionName``: with a suffix the part after the last dot is dropped, then the last ``-``
-    separates topic and partition.
+    separates topic and partition. As in ``Integer.parseInt`` a partition may begin with "+" and has 31 bits.
     """
     suffix = ""
     if name.endswith(("-delete", "-future", "-stray")):
@@ -213,7 +216,8 @@ def parse_replica(name: str) -> tuple[str, int, str] | None:
         name, _, tail = name.rpartition(".")
         suffix = tail.rpartition("-")[2]
     topic, _, partition = name.rpartition("-")
-    if not topic or not (partition.isascii() and partition.isdigit()):
+    partition = partition.removeprefix("+")
+    if not topic or not (partition.isascii() and partition.isdigit()) or int(partition) > PARTITION_MAX:
         return None
     return topic, int(partition), suffix
 

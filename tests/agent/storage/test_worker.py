@@ -31,6 +31,11 @@ from kjbod_agent.storage.worker import directory_id_of, known_block, parse_repli
         ("t-x", None),
         ("t-future", None),
         ("t-٣", None),
+        ("t-2147483647", ("t", 2147483647, "")),
+        ("t-2147483648", None),
+        ("t-+5", ("t", 5, "")),
+        ("t-+", None),
+        ("orders-0.bak", None),
     ],
 )
 def test_replica_names_are_read_as_kafka_reads_them(name: str, parsed: tuple[str, int, str] | None) -> None:
