@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -18,7 +20,7 @@ from typing import Any
 import pytest
 
 from kjbod.clock import SystemClock
-from kjbod.errors import KjbodError, StorageError
+from kjbod.errors import ConfigError, KjbodError, StorageError
 from kjbod.ids import METADATA_TOPIC_ID, ONE, Uuid
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.batches import encode_batch, iter_batches
@@ -52,6 +54,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     UnregisterBrokerRequest,
 )
+from kjbod_controller_stub.log import controller_directory
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.conftest import Serving, Site, until
 from tests.controller.world import CLUSTER_ID, NODE_ID, directories, incarnation
@@ -410,6 +413,18 @@ async def test_another_nodes_directory_is_refused(site: Site) -> None:
 async def test_a_directory_in_use_is_refused(site: Site, serving: Serving, launch: Callable[[], Process]) -> None:
     launch().started()  # a POSIX lock is per process
     assert "is in use" in await refusal(site)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY])
+def test_a_directory_that_cannot_be_locked_is_not_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with pytest.raises(ConfigError, match=r"cannot be locked: .* its file system has no locks"):
+        controller_directory._lock(tmp_path)
 
 
 async def test_a_port_in_use_is_refused_before_anything_is_written(site: Site, serving: Serving) -> None:

@@ -35,7 +35,15 @@ from kjbod.ids import Uuid
 from kjbod.permissions import DENIED, explain
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.directories.loading import read_replicas
-from kjbod_agent.directories.start_up import LOAD_TIMEOUT_MS, LOCK_TIMEOUT_MS, Opened, Remembering, prepare, remember
+from kjbod_agent.directories.start_up import (
+    LOAD_TIMEOUT_MS,
+    LOCK_TIMEOUT_MS,
+    Opened,
+    Remembering,
+    misconfigured,
+    prepare,
+    remember,
+)
 from kjbod_agent.directories.start_up_rules import Addition, Directory, StartUpError, Unreadable, examine_addition
 from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, LoadedDirectory, Replica, StorageAgent
@@ -248,7 +256,10 @@ class Additions:
             await _let_go(agent)
             if isinstance(error, StartUpError):
                 raise
-            raise AdditionError(f"{path} does not work: {error}: replace its disk, or add it when it is well") from None
+            raise AdditionError(
+                misconfigured(path, error)
+                or f"{path} does not work: {error}: replace its disk, or add it when it is well"
+            ) from None
         except BaseException:
             await _let_go(agent)
             raise

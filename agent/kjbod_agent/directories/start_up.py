@@ -426,7 +426,7 @@ async def _prepare_all(
     """Directories that failed meanwhile, and why; and those that do not answer.
 
     Raises:
-        ConfigError: a directory cannot be used as it is set up, and no restart can help; see :func:`_misconfigured`.
+        ConfigError: a directory cannot be used as it is set up, and no restart can help; see :func:`misconfigured`.
     """
 
     async def attempt(directory: Directory) -> StorageError | None:
@@ -451,7 +451,7 @@ async def _prepare_all(
     results = await asyncio.gather(*map(attempt, start_up.all))
     serves = any(error is None for d, error in zip(start_up.all, results, strict=True) if d in start_up.log_dirs)
     for directory, error in zip(start_up.all, results, strict=True):
-        if (wrong := _misconfigured(directory.path, error)) is not None:
+        if (wrong := misconfigured(directory.path, error)) is not None:
             # As one that we may not use (:func:`_without_denied`): it takes no others along that are well.
             if directory is start_up.metadata or directory.path not in remembered or not serves:
                 raise ConfigError(wrong)
@@ -465,7 +465,7 @@ async def _prepare_all(
     return failed, unprepared
 
 
-def _misconfigured(path: str, error: StorageError | None) -> str | None:
+def misconfigured(path: str, error: StorageError | None) -> str | None:
     """Words for an error of the start that speaks of the configuration, or of something in the way of a file of ours,
     and of no disk; None: it is another one."""
     if not isinstance(error, DirectoryError) or asks_probe(error.errno, error.call):

@@ -153,7 +153,7 @@ class Deletions:
         def again() -> None:
             self.works[leaving.directory_id].add(functools.partial(self.leave, leaving))
 
-        if await self._rename(leaving, new_name, LEFT_BY_MOVE, again):
+        if await self._rename(leaving, new_name, LEFT_BY_MOVE, again, may_lack=True):
             self.delete_later(leaving.directory_id, new_name, leaving.topic, leaving.topic_id)
 
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid | None) -> None:
@@ -173,6 +173,7 @@ class Deletions:
     def directory_failed(self, directory_id: Uuid) -> None:
         """Keep what waits for its removal while the copy in its place is in a directory that is offline by now. What
         waits in the failed one is found again when that is loaded."""
+        self._drops.pop(directory_id, None)
         checked, self._checked = self._checked, {}  # the queue of a failed directory has forgotten its jobs
         for key, topic_id in checked.items():
             self._push(AGAIN_MS, *key, topic_id, replaced=True)
@@ -427,6 +428,7 @@ class Deletions:
 
     def _forget(self, stray: Stray) -> None:
         self.strays.pop((stray.directory_id, stray.name), None)
+        self._tried.pop((stray.directory_id, stray.name), None)
         self.inventory.release(stray.directory_id, stray.name)
         self.changed()
 
@@ -437,9 +439,17 @@ class Deletions:
         tried = self._tried.get((leaving.directory_id, leaving.name))
         return tried or name(leaving.topic, leaving.partition, self.unique())
 
-    async def _rename(self, leaving: DepartingReplica, new_name: str, reason: str, again: Callable[[], None]) -> bool:
+    async def _rename(
+        self,
+        leaving: DepartingReplica,
+        new_name: str,
+        reason: str,
+        again: Callable[[], None],
+        *,
+        may_lack: bool = False,
+    ) -> bool:
         """Whether it has its new name; else the old one is taken again, and it is listed under that with ``reason``
-        until ``again``, which is called later, has done it."""
+        until ``again``, which is called later, has done it. ``may_lack``: nothing need be there."""
         directory_id, key = leaving.directory_id, (leaving.directory_id, leaving.name)
         try:
             await rename_once(self.works[directory_id].agent, leaving.name, new_name, timeout_ms=WORK_TIMEOUT_MS)
@@ -448,10 +458,12 @@ class Deletions:
             if isinstance(trouble, DirectoryError) and trouble.errno == errno.ENOENT:
                 self._tried.pop(key, None)
                 self.hide(leaving)
-                self._tell_monitor(directory_id, trouble)
-                self.log.warning("replica.rename.failed", path=self._path(*key), reason=str(trouble))
+                if not may_lack:
+                    self.log.warning("replica.rename.failed", path=self._path(*key), reason=str(trouble))
                 return False  # nothing is there
             self._tried[key] = new_name
+            if isinstance(trouble, DirectoryError) and trouble.errno == errno.EEXIST:
+                del self._tried[key]  # both are there: another name is needed
             self.inventory.occupy(directory_id, leaving.name, leaving.topic_id)
             self._not_renamed(leaving, reason, trouble, again)
             return False
@@ -481,6 +493,7 @@ class Deletions:
             directory_id, name, leaving.partition
         ):
             self.hide(leaving)
+            self._tried.pop((directory_id, name), None)
             return
         self.inventory.release(directory_id, name)
         again()
@@ -525,6 +538,9 @@ _NOT_THERE: Final = object()
 
 
 def _with_remedy(trouble: StorageError) -> str:
+    """Words that stay the same while the trouble does."""
+    if isinstance(trouble, DirectoryTimeout):
+        return f"{trouble.path}: no answer at {trouble.call}"
     todo = remedy(trouble.errno) if isinstance(trouble, DirectoryError) else ""
     return f"{trouble}: {todo}" if todo else str(trouble)
 

@@ -4,6 +4,7 @@ Nothing here writes but the lock file.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -120,8 +121,13 @@ def _lock_once(directory: Path, path: Path) -> int:
         raise StorageError(f"cannot open {path}: {error.strerror}") from None
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(fd)
+        if error.errno not in (errno.EAGAIN, errno.EACCES):  # fcntl(2): these say that it is held
+            raise ConfigError(
+                f"{directory} cannot be locked: {error.strerror} at {path}: its file system has no locks: mount it so "
+                "that they work (NFS: rpc.statd, or local_lock=posix), or use a local file system"
+            ) from None
         pid = holder_of(path)
         who = "another process" if pid is None else f"process {pid}"
         raise StorageError(f"{directory} is in use: {who} holds {path}; stop that controller or broker first") from None

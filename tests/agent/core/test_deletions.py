@@ -847,6 +847,8 @@ def test_a_rename_without_an_answer_is_listed_and_removed_whether_or_not_it_happ
                 world.commit(RemoveTopicRecord(topic_id=FOO))
                 await asyncio.sleep(31)
                 assert [stray.name for stray in world.placement.strays] == ["foo-0"]
+                await asyncio.sleep(200)
+                assert len(world.log.of("replica.kept")) == 1, "said once"
                 if not happened:
                     world.disks[D1].directories["kept-0"] = world.disks[D1].directories.pop("foo-0")
                     world.disks[D1].heal()

@@ -350,7 +350,7 @@ def test_a_directory_that_cannot_be_locked_any_more_is_offline_beside_others_tha
 def test_what_is_in_the_way_of_a_file_of_the_start_is_named_and_a_dead_disk_is_not(
     number: int, call: str, is_named: bool
 ) -> None:
-    said = start_up._misconfigured("/d1", DirectoryError(number, call, "/d1"))
+    said = start_up.misconfigured("/d1", DirectoryError(number, call, "/d1"))
     assert (said is not None) == is_named
 
 
