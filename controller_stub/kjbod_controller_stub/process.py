@@ -16,6 +16,7 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.config import load_config
 from kjbod.config.keys import Config
 from kjbod.config.load import controller_problems
+from kjbod.config.needs import CONTROLLER_NEEDS
 from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime import memory
@@ -58,7 +59,7 @@ def main(config_path: Path) -> int:
     Raises:
         KjbodError: it cannot start, or its log failed; one line.
     """
-    config = load_config(config_path, controller_problems)
+    config = load_config(config_path, controller_problems, needs=CONTROLLER_NEEDS)
     raise_files_limit()
     require_room(tasks=START_TASKS, files=START_FILES)
     configure_logging("controller")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import click
 
-from kjbod.config.endpoints import parse_host_port, parse_voter
+from kjbod.config.endpoints import parse_server, parse_voter
 from kjbod.metadata.fetching import Address
 
 
@@ -32,7 +32,7 @@ def _each(text: str | None, parse: Callable[[str], Address]) -> tuple[Address, .
 
 
 def _address(part: str) -> Address:
-    found = parse_host_port(part)
+    found = parse_server(part, port_min=1)
     return found.host, found.port
 
 

@@ -9,6 +9,7 @@ import click
 
 from kjbod.config import Config, load_config
 from kjbod.config.load import BOTH_ROLES, broker_problems, load_guard_config
+from kjbod.config.needs import ASKING, Needs
 from kjbod.runtime.control_socket import ControlClient, agent_or_guard_of, guard_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,16 +40,16 @@ def guarded(command: F) -> F:
     return option(command)
 
 
-def load(path: Path, own_path: Path | None = None) -> Config:
+def load(path: Path, own_path: Path | None = None, needs: Needs = ASKING) -> Config:
     """The configuration of the broker on this host: the agent's, or a real broker's, whatever that speaks with others;
-    ``own_path``: with kjbod's own keys in another file, as a guard has them.
+    ``own_path``: with kjbod's own keys in another file, as a guard has them. ``needs``: of the command.
 
     Raises:
         ConfigError: one line for each mistake.
     """
     if own_path is not None:
-        return load_guard_config(path, own_path, broker_problems)
-    return load_config(path, broker_problems)
+        return load_guard_config(path, own_path, broker_problems, needs=needs)
+    return load_config(path, broker_problems, needs=needs)
 
 
 def client(config: Config, own_path: Path | None = None) -> ControlClient:

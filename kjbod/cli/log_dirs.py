@@ -12,6 +12,7 @@ import click
 from kjbod.cli import ask
 from kjbod.cli.output import Printer, complain, moment, percent, plural, safe, size, table
 from kjbod.config import Config
+from kjbod.config.needs import LISTING
 from kjbod.runtime.control_socket import NoAgentError
 
 
@@ -25,7 +26,7 @@ def log_dirs(config_path: Path, own_path: Path | None, as_json: bool, replicas: 
     Path, directory.id, disk, state, space and replicas, also of directories that are offline. Without a running agent
     or guard the command shows the facts in kjbod.state.dir, and touches no disk.
     """
-    config = ask.load(config_path, own_path)
+    config = ask.load(config_path, own_path, LISTING)
     out = Printer()
     try:
         found, running = gather(ask.client(config, own_path).stream("log-dirs", replicas=replicas)), True

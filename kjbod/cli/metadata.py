@@ -21,6 +21,7 @@ from kjbod.cli.command_config import command_config
 from kjbod.cli.output import Printer, complain, safe, width
 from kjbod.config import load_config
 from kjbod.config.load import security_problems
+from kjbod.config.needs import METADATA
 from kjbod.metadata.dump import type_names
 from kjbod.metadata.dump_text import text_lines
 from kjbod.metadata.fetching import Address
@@ -91,7 +92,7 @@ def _one_of(
         return _Cluster(servers, client_security(client_path))
     assert config_path is not None
     own = [] if client_path else [security_problems]
-    config = load_config(config_path, *own)
+    config = load_config(config_path, *own, needs=METADATA)
     named = config.controller_quorum_bootstrap_servers or config.controller_quorum_voters
     security = client_security(client_path) if client_path else security_of(config)
     return _Cluster(tuple((one.host, one.port) for one in named), security)

@@ -9,6 +9,7 @@ import click
 from kjbod.cli.agent import take_over_option
 from kjbod.config import Config, load_config
 from kjbod.config.load import BOTH_ROLES, server_problems
+from kjbod.config.needs import SERVER_NEEDS
 
 
 @click.command()
@@ -29,12 +30,12 @@ def server(config: Path, take_over: bool) -> int:
     broker refuses log directories that an Apache Kafka broker has used, unless --take-over is given or
     kjbod.agent.take.over=true is set.
     """
-    roles = load_config(config, _problems).process_roles
+    roles = load_config(config, _problems, needs=SERVER_NEEDS).process_roles
     if roles == BOTH_ROLES:
         from kjbod_agent import daemon
         from kjbod_controller_stub.combined import CombinedController
 
-        return daemon.main(config, server_problems, CombinedController, take_over=take_over)
+        return daemon.main(config, server_problems, CombinedController, take_over=take_over, needs=SERVER_NEEDS)
     if "controller" in roles:
         if take_over:
             raise click.UsageError("--take-over is for a node with the role broker")

@@ -59,10 +59,11 @@ _config_option = click.option(
 def info(config: Path) -> int:
     """Tell what is in the log directories of this node."""
     from kjbod.config import load_config
+    from kjbod.config.needs import DIRECTORIES
     from kjbod.storage_tool import describe_directories
 
     out = Printer(patient=True)
-    code = describe_directories(load_config(config), out, complain)
+    code = describe_directories(load_config(config, needs=DIRECTORIES), out, complain)
     out.close()
     return code
 
@@ -103,6 +104,7 @@ def format(
     """Format the log directories of this node; those that do not exist are made."""
     from kjbod.clock import SystemClock, system_random
     from kjbod.config import load_config
+    from kjbod.config.needs import FORMAT, FORMAT_VOTERS
     from kjbod.storage_tool import FormatOptions, format_directories
 
     _check_exclusive(standalone, no_initial_controllers, initial_controllers is not None)
@@ -118,7 +120,7 @@ def format(
     )
     out = Printer(patient=True)
     format_directories(
-        load_config(config),
+        load_config(config, needs=FORMAT_VOTERS if standalone or initial_controllers else FORMAT),
         options,
         rng=system_random(),
         clock=SystemClock(),

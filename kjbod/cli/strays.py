@@ -14,6 +14,7 @@ import click
 from kjbod.cli import ask
 from kjbod.cli.output import Printer, complain, moment, plural, safe, size
 from kjbod.config import Config
+from kjbod.config.needs import LISTING
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime.control_socket import ControlClient, NoAgentError
 
@@ -54,7 +55,7 @@ def strays(context: click.Context, config_path: Path | None, own_path: Path | No
         return None
     if config_path is None:
         raise click.UsageError("Missing option '-c' / '--config'.")
-    found, unreadable, role = _find(ask.load(config_path, own_path), own_path)
+    found, unreadable, role = _find(ask.load(config_path, own_path, LISTING), own_path)
     out = Printer()
     if as_json:
         out.json({"agent": role is not None, "strays": found, "unreadable": unreadable})
@@ -85,7 +86,7 @@ def remove(
         raise click.UsageError("NAME... is missing: the strays to remove, or --all")
     if as_json and not yes:
         raise click.UsageError("--json asks no questions: it needs --yes")
-    return _change(ask.load(config_path, own_path), own_path, "remove", names, as_json, yes)
+    return _change(ask.load(config_path, own_path, LISTING), own_path, "remove", names, as_json, yes)
 
 
 @strays.command()
@@ -98,7 +99,7 @@ def restore(config_path: Path, own_path: Path | None, as_json: bool, name: str) 
     The agent uses the replica where the metadata assign a replica of the topic to this broker. On the host of a Kafka
     broker, which a guard watches, the command refuses and names the tool to use instead.
     """
-    return _change(ask.load(config_path, own_path), own_path, "restore", (name,), as_json, True)
+    return _change(ask.load(config_path, own_path, LISTING), own_path, "restore", (name,), as_json, True)
 
 
 def lines(found: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -16,11 +16,13 @@ PORT_MAX = 65535
 INT_MAX = 2**31 - 1
 
 _LISTENER = re.compile(r"(?P<name>.*)://(?P<address>.*)", re.ASCII)
-_ADDRESS = re.compile(
-    r"(?:\[(?P<bracketed>[0-9a-zA-Z\-%._:]*)\]|(?P<bare>[0-9a-zA-Z\-%._:]*)):(?P<port>[0-9]+)", re.ASCII
-)
+_ADDRESS = re.compile(r"\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>[0-9]+)", re.ASCII)
+"""With Kafka, each of the brackets may be missing."""
+_SCHEME = re.compile(r"[0-9a-zA-Z\-%._]*://", re.ASCII)
 _HOST = re.compile(r"[0-9a-zA-Z\-%._:]+", re.ASCII)
-_DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
+_COUNT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_LOOPBACK = "127.0.0.1"
+_MAP_EXPECTED = f"expected NAME:PROTOCOL, the protocol one of {', '.join(SECURITY_PROTOCOLS)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,23 @@ def parse_host_port(text: str, *, port_min: int = 1, host_needed: bool = True) -
     match = _ADDRESS.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected host:port, an IPv6 host in brackets")
-    host = match["bracketed"] if match["bracketed"] is not None else match["bare"]
+    host, port = match["host"], match["port"].lstrip("0") or "0"
     if host_needed and not host:
         raise ValueError("expected a host before the port")
-    if len(match["port"]) > 6 or not port_min <= int(match["port"]) <= PORT_MAX:
+    if len(port) > 5 or not port_min <= int(port) <= PORT_MAX:
         raise ValueError(f"expected a port from {port_min} to {PORT_MAX}")
-    return HostPort(host, int(match["port"]))
+    return HostPort(host, int(port))
+
+
+def parse_server(text: str, *, port_min: int = 0) -> HostPort:
+    """``host:port`` of a server to ask, where the name of a listener may come before, ``CONTROLLER://host:port``: it
+    means nothing (``Utils.getHost``). No host is this one.
+
+    Raises:
+        ValueError: what was expected.
+    """
+    found = parse_host_port(_SCHEME.sub("", text.strip(), count=1), port_min=port_min, host_needed=False)
+    return found if found.host else HostPort(_LOOPBACK, found.port)
 
 
 def parse_voter(text: str) -> Voter:
@@ -88,9 +101,9 @@ def parse_voter(text: str) -> Voter:
         ValueError: what was expected.
     """
     node_id, at, address = text.strip().partition("@")
-    if not at or not _DIGITS.fullmatch(node_id) or int(node_id) > INT_MAX:
+    if not at or not _COUNT.fullmatch(node_id) or not -INT_MAX - 1 <= int(node_id) <= INT_MAX:
         raise ValueError("expected id@host:port")
-    where = parse_host_port(address, port_min=0)
+    where = parse_server(address)
     return Voter(int(node_id), where.host, where.port)
 
 
@@ -111,40 +124,51 @@ def parse_listener(text: str, protocols: Mapping[str, str], *, port_min: int = 0
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """``NAME:PROTOCOL,...``, names in upper case.
+    """``NAME:PROTOCOL,...``, names in upper case. Of two entries for one name the later counts (``Csv.parseCsvMap``),
+    where their case is the same.
 
     Raises:
         ValueError: what was expected.
     """
     protocols: dict[str, str] = {}
-    for entry in filter(None, (part.strip() for part in text.split(","))):
+    spelled: dict[str, str] = {}
+    for entry in split_csv(text):
         name, colon, protocol = entry.rpartition(":")
-        name, protocol = name.strip().upper(), protocol.strip().upper()
-        if not colon or not name or protocol not in SECURITY_PROTOCOLS:
-            raise ValueError(f"expected NAME:PROTOCOL, the protocol one of {', '.join(SECURITY_PROTOCOLS)}")
-        if name in protocols:
-            raise ValueError(f"expected each name once, not {name} again")
+        given, protocol = name.strip(), protocol.strip().upper()
+        name = given.upper()
+        if not colon:
+            raise ValueError(_MAP_EXPECTED)
+        if spelled.setdefault(name, given) != given:
+            raise ValueError(f"expected each name in one spelling, not {spelled[name]} and {given}")
         protocols[name] = protocol
+    if not set(protocols.values()) <= set(SECURITY_PROTOCOLS):
+        raise ValueError(_MAP_EXPECTED)
     return protocols
+
+
+def split_csv(text: str) -> list[str]:
+    """Entries between commas, without the empty ones at the end (Java's ``String.split``)."""
+    entries = [entry.strip() for entry in text.split(",")]
+    while entries and not entries[-1]:
+        entries.pop()
+    return entries
 
 
 def parse_host_counts(text: str) -> dict[str, int]:
     """``host:count,...``, names or addresses, an IPv6 address without brackets; of two for one host the later counts
-    (``Csv.parseCsvMap``).
+    (``Csv.parseCsvMap``). No host is this one; fewer than none are none.
 
     Raises:
         ValueError: what was expected.
     """
     counts: dict[str, int] = {}
-    for entry in text.split(",") if text.strip() else ():
+    for entry in split_csv(text):
         host, colon, count = (part.strip() for part in entry.rpartition(":"))
-        if not colon or not _HOST.fullmatch(host):
-            raise ValueError(
-                f"expected host:count,..., an IPv6 host without brackets, not {entry.strip() or 'nothing'}"
-            )
-        if not _DIGITS.fullmatch(count) or int(count) > INT_MAX:
-            raise ValueError(f"expected a whole number from 0 to {INT_MAX} after {host}:")
-        counts[host] = int(count)
+        if not colon or not _HOST.fullmatch(host or _LOOPBACK):
+            raise ValueError(f"expected host:count,..., an IPv6 host without brackets, not {entry or 'nothing'}")
+        if not _COUNT.fullmatch(count) or not -INT_MAX - 1 <= int(count) <= INT_MAX:
+            raise ValueError(f"expected a whole number up to {INT_MAX} after {host}:")
+        counts[host or _LOOPBACK] = max(int(count), 0)
     return counts
 
 

@@ -3,8 +3,8 @@
 The table is the :class:`Config` dataclass itself. A field's name is the key with underscores for dots, its annotation
 carries the :class:`Key`, its default is the key's default. Names, defaults and ranges are Kafka's (4.3.1:
 ``KRaftConfigs``, ``ServerConfigs``, ``ServerLogConfigs``, ``SocketServerConfigs``, ``ReplicationConfigs``,
-``QuorumConfig``, ``MetadataLogConfig``), except that a period or timeout must be positive: Kafka takes a negative one
-and then misbehaves. All that is kjbod's own is below ``kjbod.``.
+``QuorumConfig``, ``MetadataLogConfig``). Kafka takes some periods and timeouts at and below 0: here they count as the
+least that works. All that is kjbod's own is below ``kjbod.``.
 
 A key says whose it is. One that a file sets for a process in which it changes nothing is checked all the same, and
 named in the log (:mod:`kjbod.config.unused`).
@@ -21,6 +21,8 @@ from kjbod.config.endpoints import DEFAULT_PROTOCOL_MAP, INT_MAX, HostPort, List
 from kjbod.quick_dataclass import dataclass
 
 LONG_MAX = 2**63 - 1
+LONG_MIN = -LONG_MAX - 1
+INT_MIN = -INT_MAX - 1
 OWN_PREFIX = "kjbod."
 AGENT = frozenset({"broker"})
 CONTROLLER = frozenset({"controller"})
@@ -34,15 +36,16 @@ class Key:
 
     ``pattern`` restricts a text, ``at_least`` and
     ``at_most`` a number. ``parsed_apart`` marks keys whose meaning depends on others: ``load`` knows them; ``secret``
-    those whose value is never shown. ``roles``
+    those whose value is never shown. A number below ``least`` is taken and counts as that. ``roles``
     are those of ``process.roles`` in which it changes what the process does: :data:`AGENT`, :data:`CONTROLLER` or both;
     :data:`GUARD` where it is the guard's alone.
     """
 
     doc: str
     unit: str = ""
-    at_least: int = -INT_MAX - 1
+    at_least: int = INT_MIN
     at_most: int = INT_MAX
+    least: int | None = None
     choices: tuple[str, ...] = ()
     pattern: str = ""
     parsed_apart: bool = False
@@ -50,8 +53,10 @@ class Key:
     roles: frozenset[str] = EITHER
 
 
-def _ms(doc: str, at_least: int = 1, at_most: int = INT_MAX, roles: frozenset[str] = EITHER) -> Key:
-    return Key(doc, unit="ms", at_least=at_least, at_most=at_most, roles=roles)
+def _ms(
+    doc: str, at_least: int = 1, at_most: int = INT_MAX, roles: frozenset[str] = EITHER, least: int | None = None
+) -> Key:
+    return Key(doc, unit="ms", at_least=at_least, at_most=at_most, least=least, roles=roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,9 @@ class Config:
     """The file of each key that came from another one."""
     properties: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Everything in that file as it is there, secrets and keys that kjbod does not use too."""
+    unread: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Keys whose values could not be read, with a line for each: their fields have the default, or nothing. They are
+    none that the command needs (:mod:`kjbod.config.needs`)."""
 
     # Identity and roles
     node_id: Annotated[int, Key("Id of this node; broker.id stands in for it.", at_least=0, parsed_apart=True)]
@@ -116,37 +124,56 @@ class Config:
     ] = ()
 
     # Broker lifecycle
-    broker_heartbeat_interval_ms: Annotated[int, _ms("Time between heartbeats.", roles=AGENT)] = 2000
-    broker_session_timeout_ms: Annotated[int, _ms("A broker that is silent this long is fenced.")] = 9000
+    broker_heartbeat_interval_ms: Annotated[
+        int, _ms("Time between heartbeats.", at_least=INT_MIN, least=1, roles=AGENT)
+    ] = 2000
+    broker_session_timeout_ms: Annotated[
+        int, _ms("A broker that is silent this long is fenced.", at_least=INT_MIN, least=1)
+    ] = 9000
     initial_broker_registration_timeout_ms: Annotated[
-        int, _ms("A broker not registered by then gives up.", roles=AGENT)
+        int, _ms("A broker not registered by then gives up.", at_least=INT_MIN, least=1, roles=AGENT)
     ] = 60_000
     controlled_shutdown_enable: Annotated[bool, Key("Whether a stop hands leadership over first.", roles=AGENT)] = True
 
     # Network
     request_timeout_ms: Annotated[
-        int, _ms("How long a client waits at most for what only the controller can do.", roles=AGENT)
+        int,
+        _ms(
+            "How long a client waits at most for what only the controller can do.",
+            at_least=INT_MIN,
+            least=1,
+            roles=AGENT,
+        ),
     ] = 30_000
     controller_socket_timeout_ms: Annotated[
-        int, _ms("How long one request to the controller may take at most, to connect included.", roles=AGENT)
+        int,
+        _ms(
+            "How long one request to the controller may take at most, to connect included.",
+            at_least=INT_MIN,
+            least=1,
+            roles=AGENT,
+        ),
     ] = 30_000
     socket_connection_setup_timeout_ms: Annotated[
         int,
         _ms(
             "How long a connection to a controller may take to open; doubled with each attempt in a row that fails.",
+            at_least=LONG_MIN,
             at_most=LONG_MAX,
+            least=1,
             roles=AGENT,
         ),
     ] = 10_000
     socket_connection_setup_timeout_max_ms: Annotated[
-        int, _ms("As far as it grows, give or take a fifth.", at_most=LONG_MAX, roles=AGENT)
+        int,
+        _ms("As far as it grows, give or take a fifth.", at_least=LONG_MIN, at_most=LONG_MAX, least=1, roles=AGENT),
     ] = 30_000
     socket_request_max_bytes: Annotated[int, Key("Largest request taken.", unit="bytes", at_least=1)] = 104_857_600
     socket_send_buffer_bytes: Annotated[
         int,
-        Key("What the kernel holds of answers on a connection; -1: as the system has it.", unit="bytes", at_least=-1),
+        Key("What the kernel holds of answers on a connection; -1: as the system has it.", unit="bytes", least=-1),
     ] = 102_400
-    socket_receive_buffer_bytes: Annotated[int, Key("The same for requests.", unit="bytes", at_least=-1)] = 102_400
+    socket_receive_buffer_bytes: Annotated[int, Key("The same for requests.", unit="bytes", least=-1)] = 102_400
     socket_listen_backlog_size: Annotated[int, Key("Connections waiting to be accepted.", at_least=1)] = 50
     max_connections: Annotated[int, Key("Connections at most.", at_least=0)] = INT_MAX
     max_connections_per_ip: Annotated[int, Key("Connections at most from one address.", at_least=0)] = INT_MAX
@@ -154,7 +181,7 @@ class Config:
         Mapping[str, int], Key("Another number for some hosts: host:count,..., names or addresses.", parsed_apart=True)
     ] = field(default_factory=dict)
     max_connection_creation_rate: Annotated[
-        int, Key("Connections that are taken in a second; further ones wait.", unit="1/s", at_least=1)
+        int, Key("Connections that are taken in a second; further ones wait.", unit="1/s", at_least=0, least=1)
     ] = INT_MAX
     queued_max_request_bytes: Annotated[
         int,
@@ -162,12 +189,19 @@ class Config:
             "What large requests may take together; further ones wait. 0, -1: kjbod's own limit; else no less than "
             "`socket.request.max.bytes`.",
             unit="bytes",
-            at_least=-1,
+            at_least=LONG_MIN,
             at_most=LONG_MAX,
+            least=-1,
         ),
     ] = -1
     connections_max_idle_ms: Annotated[
-        int, _ms("An idle connection is closed after this; negative: never.", at_least=-LONG_MAX, at_most=LONG_MAX)
+        int,
+        _ms(
+            "An idle connection is closed after this, which is more than connection.failed.authentication.delay.ms; "
+            "negative: never.",
+            at_least=LONG_MIN,
+            at_most=LONG_MAX,
+        ),
     ] = 600_000
 
     # Quorum
@@ -175,11 +209,19 @@ class Config:
         int,
         _ms(
             "How long a request for metadata may take; a fetch beyond what the controller may hold it (500 ms).",
+            at_least=0,
+            least=1,
             roles=AGENT,
         ),
     ] = 2000
     controller_quorum_fetch_timeout_ms: Annotated[
-        int, _ms("Without a successful fetch for this long: ask another controller who leads.", roles=AGENT)
+        int,
+        _ms(
+            "Without a successful fetch for this long: ask another controller who leads.",
+            at_least=0,
+            least=1,
+            roles=AGENT,
+        ),
     ] = 2000
     controller_quorum_retry_backoff_ms: Annotated[
         int,
@@ -211,7 +253,7 @@ class Config:
         Key(
             "Log and snapshots together; what an older snapshot covers goes beyond this. Negative: never.",
             unit="bytes",
-            at_least=-LONG_MAX,
+            at_least=LONG_MIN,
             at_most=LONG_MAX,
             roles=CONTROLLER,
         ),
@@ -220,7 +262,7 @@ class Config:
         int,
         _ms(
             "Age at which an older snapshot goes; negative: never.",
-            at_least=-LONG_MAX,
+            at_least=LONG_MIN,
             at_most=LONG_MAX,
             roles=CONTROLLER,
         ),
@@ -235,7 +277,13 @@ class Config:
     # Topics
     num_partitions: Annotated[int, Key("Partitions of a topic that does not say.", at_least=1, roles=CONTROLLER)] = 1
     default_replication_factor: Annotated[
-        int, Key("Replicas of a topic that does not say.", at_least=1, at_most=32767, roles=CONTROLLER)
+        int,
+        Key(
+            "Replicas of a topic that does not say; below 1 each topic must say.",
+            at_least=-32768,
+            at_most=32767,
+            roles=CONTROLLER,
+        ),
     ] = 1
     min_insync_replicas: Annotated[int, Key("In-sync replicas that acks=all needs.", at_least=1, roles=CONTROLLER)] = 1
     unclean_leader_election_enable: Annotated[

@@ -19,6 +19,7 @@ from typing import TypeVar
 from kjbod.config.endpoints import (
     DEFAULT_PROTOCOL_MAP,
     INT_MAX,
+    SECURITY_PROTOCOLS,
     HostPort,
     Listener,
     Voter,
@@ -27,15 +28,18 @@ from kjbod.config.endpoints import (
     parse_host_port,
     parse_listener,
     parse_protocol_map,
+    parse_server,
     parse_voter,
 )
 from kjbod.config.keys import OWN_PREFIX, Config, Setting, settings
+from kjbod.config.needs import EVERY, GUARD_NEEDS, NAMES, Needs
 from kjbod.config.paths import is_below
 from kjbod.config.properties import parse_properties, trim
-from kjbod.config.providers import Variables
+from kjbod.config.providers import NoValueError, Variables
 from kjbod.errors import ConfigError
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
 from kjbod.printable import printable
+from kjbod.quick_dataclass import dataclass
 
 FILE_BYTES_MAX = 1024 * 1024
 DEFAULT_LOG_DIR = "/tmp/kafka-logs"
@@ -47,7 +51,10 @@ POLICY_CLASSES = ("create.topic.policy.class.name", "alter.config.policy.class.n
 SHOWN_MAX = 120
 """Characters of a value in a line about it."""
 _NOT_ROUTABLE = "0.0.0.0"
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?0*\d{1,19}")
+"""``Long.parseLong``, which takes digits of other scripts too."""
+_LOGIN_DELAY_MS = 100
+"""Kafka's default of ``connection.failed.authentication.delay.ms``."""
 
 _T = TypeVar("_T")
 Check = Callable[[Config], Iterable[str]]
@@ -55,16 +62,26 @@ Check = Callable[[Config], Iterable[str]]
 other mistakes too; what is wrong itself is then empty, or has its default."""
 
 
-def load_config(path: str | Path, *checks: Check) -> Config:
-    """The configuration in the file at ``path``, which also meets ``checks``.
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A key without a value, and the line about it; ``unresolved``: for a variable."""
+
+    name: str
+    line: str
+    unresolved: bool = False
+
+
+def load_config(path: str | Path, *checks: Check, needs: Needs = EVERY) -> Config:
+    """The configuration in the file at ``path``, which also meets ``checks``; with what ``needs`` does not name left
+    out where it cannot be read.
 
     Raises:
         ConfigError: the file cannot be read, or something in it is wrong; ``problems`` has every mistake.
     """
-    return config_of(_read(path), path, *checks)
+    return config_of(_read(path), path, *checks, needs=needs)
 
 
-def load_guard_config(path: str | Path, own: str | Path | None, *checks: Check) -> Config:
+def load_guard_config(path: str | Path, own: str | Path | None, *checks: Check, needs: Needs = GUARD_NEEDS) -> Config:
     """The configuration in a broker's file, with kjbod's own keys in the file ``own`` laid over it, so that the
     broker's may stay as it is.
 
@@ -87,7 +104,7 @@ def load_guard_config(path: str | Path, own: str | Path | None, *checks: Check) 
         raise ConfigError(*foreign)
     here, host = os.getcwd(), socket.gethostname()  # noqa: PTH109
     sources = dict.fromkeys(laid, str(own))
-    return _Loader({**properties, **laid}, str(path), here, host, sources).load(checks)
+    return _Loader({**properties, **laid}, str(path), here, host, sources).load(checks, needs)
 
 
 def _read(path: str | Path) -> bytes:
@@ -103,7 +120,7 @@ def _read(path: str | Path) -> bytes:
     return text
 
 
-def config_of(text: bytes, path: str | Path, *checks: Check) -> Config:
+def config_of(text: bytes, path: str | Path, *checks: Check, needs: Needs = EVERY) -> Config:
     """The configuration in the content of the file at ``path``, which also meets ``checks``.
 
     Raises:
@@ -112,16 +129,19 @@ def config_of(text: bytes, path: str | Path, *checks: Check) -> Config:
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: expected a server.properties of at most {FILE_BYTES_MAX} bytes")
     here = os.getcwd()  # noqa: PTH109
-    return parse_config(text, *checks, source=str(path), working_directory=here, host=socket.gethostname())
+    host = socket.gethostname()
+    return parse_config(text, *checks, source=str(path), working_directory=here, host=host, needs=needs)
 
 
-def parse_config(text: bytes, *checks: Check, source: str, working_directory: str, host: str) -> Config:
+def parse_config(
+    text: bytes, *checks: Check, source: str, working_directory: str, host: str, needs: Needs = EVERY
+) -> Config:
     """The configuration in ``text``; relative paths are below ``working_directory``, ``host`` is this host's name.
 
     Raises:
         ConfigError: with every mistake.
     """
-    return _Loader(_properties(text, source), source, working_directory, host).load(checks)
+    return _Loader(_properties(text, source), source, working_directory, host).load(checks, needs)
 
 
 def _properties(text: bytes, source: str) -> Mapping[str, str]:
@@ -172,26 +192,18 @@ def guard_problems(config: Config) -> list[str]:
 
 def agent_problems(config: Config) -> list[str]:
     """Reasons why ``kjbod agent`` cannot run with a configuration."""
-    return [
-        *_role_problems(config, "broker", "kjbod agent"),
-        *_request_size_problems(config),
-        *security_problems(config),
-    ]
+    return [*_role_problems(config, "broker", "kjbod agent"), *security_problems(config)]
 
 
 def controller_problems(config: Config) -> list[str]:
     """Reasons why ``kjbod controller`` cannot run with a configuration."""
-    return [
-        *_role_problems(config, "controller", "kjbod controller"),
-        *_request_size_problems(config),
-        *_stub_problems(config),
-    ]
+    return [*_role_problems(config, "controller", "kjbod controller"), *_stub_problems(config)]
 
 
 def server_problems(config: Config) -> list[str]:
     """Reasons why ``kjbod server`` cannot run with a configuration: those of each role that it has."""
     if config.process_roles == BOTH_ROLES:
-        return [*_request_size_problems(config), *security_problems(config), *_stub_problems(config)]
+        return [*security_problems(config), *_stub_problems(config)]
     return controller_problems(config) if "controller" in config.process_roles else agent_problems(config)
 
 
@@ -231,16 +243,6 @@ def _role_problems(config: Config, role: str, command: str) -> list[str]:
     roles = ",".join(sorted(config.process_roles))
     other = "; kjbod server runs both" if config.process_roles == BOTH_ROLES else ""
     return [f"{config.source}: process.roles={roles}: expected {role}, which is what {command} runs{other}"]
-
-
-def _request_size_problems(config: Config) -> list[str]:
-    problems = []
-    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:  # KafkaConfig.validateValues
-        problems.append(
-            f"{config.source}: queued.max.request.bytes={config.queued_max_request_bytes}: "
-            f"expected at least socket.request.max.bytes={config.socket_request_max_bytes}, or -1"
-        )
-    return problems
 
 
 def own_listener_problems(config: Config, *, one_of_controllers: bool) -> list[str]:
@@ -295,9 +297,9 @@ class _Loader:
         self._working_directory = working_directory
         self._host = host
         self._variables = Variables(properties, os.environ)
-        self._problems: list[str] = []
+        self._problems: list[_Problem] = []
 
-    def load(self, checks: Iterable[Check]) -> Config:
+    def load(self, checks: Iterable[Check], needs: Needs) -> Config:
         self._check_unknown()
         values: dict[str, object] = {"source": self._source, "properties": dict(self._properties)}
         values["sources"] = dict(self._sources)
@@ -312,12 +314,19 @@ class _Loader:
         values |= self._read_endpoints(roles, values)
         values["max_connections_per_ip_overrides"] = self._read_overrides(values["max_connections_per_ip"])
         self._check_deadlines(values)
+        self._check_sizes(values)
         if self._problems:  # what is wrong is left out, so that the checks see the rest
             values = _NOTHING | {name: value for name, value in values.items() if value is not None}
+        stopping = [
+            one
+            for one in self._problems
+            if one.name not in NAMES or needs.stops(one.name, unresolved=one.unresolved)  # no key of ours is unknown
+        ]
+        values["unread"] = {one.name: one.line for one in self._problems if one not in stopping}
         config = Config(**values)  # type: ignore[arg-type]  # the fields and their types are the table's
-        self._problems.extend(problem for check in checks for problem in check(config))
-        if self._problems:
-            raise ConfigError(*self._problems)
+        found = [*(one.line for one in stopping), *(problem for check in checks for problem in check(config))]
+        if found:
+            raise ConfigError(*found)
         return config
 
     # Problems
@@ -326,10 +335,17 @@ class _Loader:
         value = self._properties.get(name)
         source = self._sources.get(name, self._source)
         if value is None:
-            self._problems.append(f"{source}: {name} is missing: {expected}")
+            self._problems.append(_Problem(name, f"{source}: {name} is missing: {expected}"))
         else:
             shown = name if self._is_secret(name) else f"{name}={_shown(value)}"
-            self._problems.append(f"{source}: {shown}: {expected}")
+            self._problems.append(_Problem(name, f"{source}: {shown}: {expected}"))
+
+    def _unresolved(self, name: str, error: NoValueError) -> None:
+        """As ``_wrong``, of a value with a variable that has none here. The variable is named once."""
+        secret, value = self._is_secret(name), trim(self._properties[name])
+        shown = name if secret else f"{name}={_shown(value)}"
+        words = error.reason if value.count("${") == 1 and error.variable in value and not secret else str(error)
+        self._problems.append(_Problem(name, f"{self._sources.get(name, self._source)}: {shown}: {words}", True))
 
     @staticmethod
     def _is_secret(name: str) -> bool:
@@ -353,14 +369,16 @@ class _Loader:
             return None
         try:
             return trim(self._variables.resolve(value))
-        except ValueError as error:
-            self._wrong(name, str(error))
+        except NoValueError as error:
+            self._unresolved(name, error)
             return None
 
     def _read_simple(self, setting: Setting) -> object:
         text = self._text(setting.name)
         if text is None:
             return self._host if setting.field == "kjbod_host" else setting.default
+        if setting.name == "allow.everyone.if.no.acl.found":
+            return text.lower() == "true"  # the authorizer's own key, which it reads so (Boolean.parseBoolean)
         if setting.kind is bool:
             return self._read_bool(setting, text)
         if setting.kind is int:
@@ -382,10 +400,10 @@ class _Loader:
         if not _INTEGER.fullmatch(text) or not setting.key.at_least <= int(text) <= setting.key.at_most:
             self._wrong(setting.name, f"expected {_range(setting)}")
             return None
-        return int(text)
+        return int(text) if setting.key.least is None else max(int(text), setting.key.least)
 
     def _read_list(self, name: str) -> list[str] | None:
-        """Comma separated; None where the key is not there or wrong."""
+        """Comma separated, a repeated entry once, as in Kafka; None where the key is not there or wrong."""
         text = self._text(name)
         if text is None:
             return None
@@ -393,7 +411,7 @@ class _Loader:
         if "" in entries:
             self._wrong(name, "expected no empty entry between commas")
             return None
-        return entries
+        return list(dict.fromkeys(entries))
 
     def _read_each(self, name: str, parse: Callable[[str], _T]) -> tuple[_T, ...] | None:
         """A list with ``parse`` for each entry; empty where the key is not there, None where it is wrong."""
@@ -403,7 +421,7 @@ class _Loader:
         if entries is None:
             return None
         parsed: list[_T] = []
-        for entry in dict.fromkeys(entries):  # a repeated entry counts once, as in Kafka
+        for entry in entries:
             try:
                 parsed.append(parse(entry))
             except ValueError as error:
@@ -421,7 +439,9 @@ class _Loader:
         ids = []
         for name in names:
             text = self._text(name)
-            if text is None or not _INTEGER.fullmatch(text) or not 0 <= int(text) <= INT_MAX:
+            if text is None:
+                return None
+            if not _INTEGER.fullmatch(text) or not 0 <= int(text) <= INT_MAX:
                 self._wrong(name, f"expected {_range(settings()['node.id'])}")
                 return None
             ids.append(int(text))
@@ -434,7 +454,7 @@ class _Loader:
         roles = self._read_list("process.roles") if "process.roles" in self._properties else []
         if roles is None:
             return None
-        if not roles or not set(roles) <= {"broker", "controller"} or len(set(roles)) < len(roles):
+        if not roles or not set(roles) <= {"broker", "controller"}:
             self._wrong("process.roles", "expected broker, controller or broker,controller")
             return None
         return frozenset(roles)
@@ -469,20 +489,33 @@ class _Loader:
             if same in seen:
                 self._wrong(name, f"expected each directory once, {path} is {seen[same]} again")
             seen.setdefault(same, path)
-        metadata = self._read_path("metadata.log.dir", log_dirs[0] if log_dirs else "")
+        if name == "log.dirs" and self._properties.get("log.dir", "x").strip() == "":
+            self._wrong("log.dir", "expected at least one directory, or no such key beside log.dirs")
+        first = log_dirs[0] if log_dirs else ""
+        metadata = self._read_path("metadata.log.dir", first)
         if "broker" in roles and metadata:
             self._check_apart(name, log_dirs, metadata)
-        cordoned = self._read_list("cordoned.log.dirs") if "cordoned.log.dirs" in self._properties else []
+        return {
+            "log_dirs": log_dirs,
+            "metadata_log_dir": metadata or first,
+            "cordoned_log_dirs": self._read_cordoned(entries or [], roles),
+        }
+
+    def _read_cordoned(self, entries: list[str], roles: frozenset[str]) -> tuple[str, ...]:
+        """The cordoned ones of ``entries``, which are spelled as they are there: Kafka compares the text."""
+        name = "cordoned.log.dirs"
+        cordoned = self._read_list(name) or [] if name in self._properties else []
         if cordoned == ["*"]:
-            cordoned = list(log_dirs)
-        cordoned = [self._absolute(path) for path in cordoned or ()]
-        if unknown := [path for path in cordoned if path not in log_dirs]:
-            self._wrong("cordoned.log.dirs", f"expected entries of log.dirs or * alone, not {unknown[0]}")
-        return {"log_dirs": log_dirs, "metadata_log_dir": metadata, "cordoned_log_dirs": tuple(cordoned)}
+            cordoned = entries
+        unknown = [path for path in cordoned if path not in entries]
+        if unknown and entries and "broker" in roles:
+            self._wrong(name, f"expected entries of log.dirs, spelled as there, or *, not {_shown(unknown[0])}")
+        return tuple(self._absolute(path) for path in cordoned if path in entries)
 
     def _check_apart(self, name: str, log_dirs: tuple[str, ...], metadata: str) -> None:
-        """No directory lies below another one, where it would be taken for a replica, or for what no log directory
-        may hold. A controller reads its metadata directory only."""
+        """No directory lies below a log directory, where it would be taken for a replica, or for what no log directory
+        may hold: a broker of Kafka's ends at its first or second start. Around them nobody looks for replicas. A
+        controller reads its metadata directory only."""
         for outer in log_dirs:
             for inner in log_dirs:
                 if is_below(inner, outer) and not _is_same(inner, outer):
@@ -491,10 +524,6 @@ class _Loader:
                 self._wrong("metadata.log.dir", f"expected {outer}, as it is spelled in {name}")
             elif metadata not in log_dirs and is_below(metadata, outer):
                 self._wrong("metadata.log.dir", f"expected one of {name}, or a directory beside them, not in {outer}")
-            elif metadata not in log_dirs and is_below(outer, metadata):
-                self._wrong(
-                    "metadata.log.dir", f"expected one of {name}, or a directory beside them, not around {outer}"
-                )
 
     def _read_own(self, roles: frozenset[str], values: Mapping[str, object]) -> dict[str, object]:
         state = self._read_path("kjbod.state.dir", "/var/lib/kjbod")
@@ -534,11 +563,22 @@ class _Loader:
             if isinstance(probe_ms, int) and isinstance(value, int) and value != never and value < probe_ms:
                 self._wrong_given(name, value, f"expected at least kjbod.probe.timeout.ms={probe_ms}")
 
+    def _check_sizes(self, values: Mapping[str, object]) -> None:
+        """Check limits of connections against each other (``KafkaConfig.validateValues``)."""
+        queued, largest = values["queued_max_request_bytes"], values["socket_request_max_bytes"]
+        if isinstance(queued, int) and isinstance(largest, int) and 0 < queued < largest:
+            self._wrong("queued.max.request.bytes", f"expected at least socket.request.max.bytes={largest}, or -1")
+        idle_ms, name = values["connections_max_idle_ms"], "connection.failed.authentication.delay.ms"
+        text = self._properties.get(name, str(_LOGIN_DELAY_MS)).strip()
+        delay_ms = int(text) if _INTEGER.fullmatch(text) else 0
+        if isinstance(idle_ms, int) and 0 <= idle_ms <= delay_ms:
+            self._wrong("connections.max.idle.ms", f"expected more than {name}={delay_ms}, or -1")
+
     def _wrong_given(self, name: str, value: int | str, expected: str) -> None:
         """As ``_wrong``, of a value that may be a default."""
         default = "" if name in self._properties else " (the default)"
         source = self._sources.get(name, self._source)
-        self._problems.append(f"{source}: {name}={value}{default}: {expected}")
+        self._problems.append(_Problem(name, f"{source}: {name}={value}{default}: {expected}"))
 
     def _read_metrics_listener(self) -> HostPort | None:
         text = self._text("kjbod.metrics.listener")
@@ -555,7 +595,7 @@ class _Loader:
     def _read_endpoints(self, roles: frozenset[str] | None, values: Mapping[str, object]) -> dict[str, object]:
         before = len(self._problems)
         voters = self._read_each("controller.quorum.voters", parse_voter)
-        servers = self._read_each("controller.quorum.bootstrap.servers", parse_host_port)
+        servers = self._read_each("controller.quorum.bootstrap.servers", parse_server)
         if voters and len({voter.id for voter in voters}) < len(voters):
             self._wrong("controller.quorum.voters", "expected each id once")
         if voters == () and servers == ():
@@ -563,32 +603,46 @@ class _Loader:
                 "controller.quorum.bootstrap.servers",
                 "expected host:port of the controllers here, or id@host:port of each in controller.quorum.voters",
             )
-        names = self._read_each("controller.listener.names", str.upper)
-        if names == ():
-            self._wrong("controller.listener.names", "expected the name of the controllers' listener")
+        names = self._read_controller_names()
         protocols = self._read_protocols(names or ())
         listeners = self._read_listeners("listeners", protocols)
         given = self._read_listeners("advertised.listeners", protocols)
+        inter_broker = self._read_inter_broker_name()
         endpoints: dict[str, object] = {
             "controller_quorum_voters": voters,
             "controller_quorum_bootstrap_servers": servers,
             "controller_listener_names": names,
             "listener_security_protocol_map": protocols,
             "listeners": listeners,
+            "inter_broker_listener_name": inter_broker,
         }
-        inter_broker = self._read_inter_broker_name()
-        if len(self._problems) > before or roles is None or names is None or voters is None or listeners is None:
-            return endpoints  # rules among keys that are wrong themselves would only confuse
+        if names is None or listeners is None or given is None:
+            return endpoints
         host = values["kjbod_host"] if isinstance(values["kjbod_host"], str) else self._host
-        rules = _ListenerRules(roles, names, listeners, given or (), host)
+        rules = _ListenerRules(roles or frozenset(), names, listeners, given, host)
         node_id = values["node_id"]
         endpoints["advertised_listeners"] = rules.advertised(
-            next((voter for voter in voters if voter.id == node_id), None)
+            next((voter for voter in voters or () if voter.id == node_id), None)
         )
-        endpoints["inter_broker_listener_name"] = inter_broker
-        for name, expected in (*rules.broken(protocols or {}, inter_broker), *_voter_problems(roles, voters, node_id)):
+        if len(self._problems) > before or roles is None or voters is None:
+            return endpoints  # rules among keys that are wrong themselves would only confuse
+        assert inter_broker is not None  # else there is a problem
+        explicit = "inter.broker.listener.name" in self._properties
+        broken = rules.broken(protocols or {}, inter_broker, explicit=explicit)
+        for name, expected in (*broken, *_voter_problems(roles, voters, node_id)):
             self._wrong(name, expected)
         return endpoints
+
+    def _read_controller_names(self) -> tuple[str, ...] | None:
+        """Names of the controllers' listeners. Those of ``listeners`` are in upper case, whatever the file says, and
+        Kafka compares these with them as they are."""
+        key = "controller.listener.names"
+        names = self._read_each(key, str)
+        if names == ():
+            self._wrong(key, "expected the name of the controllers' listener")
+        elif names and (lower := next((name for name in names if name != name.upper()), None)):
+            self._wrong(key, f"expected names in upper case, {lower.upper()} for {lower}")
+        return None if names is None else tuple(name.upper() for name in names)
 
     def _read_protocols(self, controller_names: Iterable[str]) -> dict[str, str] | None:
         name = "listener.security.protocol.map"
@@ -599,6 +653,8 @@ class _Loader:
             except ValueError as error:
                 self._wrong(name, str(error))
                 return None
+        if name in self._properties:
+            return None
         protocols = dict(DEFAULT_PROTOCOL_MAP)
         # Controllers need no entry as long as nothing secure is in use (effectiveListenerSecurityProtocolMap).
         used = [entry.partition(":")[0].strip() for entry in self._properties.get("listeners", "").split(",")]
@@ -611,9 +667,14 @@ class _Loader:
         if protocols is None:
             return None
         if name not in self._properties:
-            return () if advertised else (Listener("PLAINTEXT", "", 9092, protocols.get("PLAINTEXT", "PLAINTEXT")),)
-        listeners = self._read_each(name, lambda entry: parse_listener(entry, protocols, port_min=int(advertised)))
-        if listeners == () and not advertised:
+            if advertised:
+                return ()
+            if "PLAINTEXT" not in protocols:
+                self._wrong(name, "expected NAME://host:port,..., as the map has no PLAINTEXT for the default")
+                return None
+            return (Listener("PLAINTEXT", "", 9092, protocols["PLAINTEXT"]),)
+        listeners = self._read_each(name, lambda entry: parse_listener(entry, protocols))
+        if listeners == ():
             self._wrong(name, "expected NAME://host:port,...")
             return None
         try:
@@ -623,12 +684,19 @@ class _Loader:
             return None
         return listeners
 
-    def _read_inter_broker_name(self) -> str:
-        name = self._text("inter.broker.listener.name")
-        protocol = self._text("security.inter.broker.protocol")
+    def _read_inter_broker_name(self) -> str | None:
+        key, older = "inter.broker.listener.name", "security.inter.broker.protocol"
+        name, protocol = self._text(key), self._text(older)
+        if protocol is not None and protocol not in SECURITY_PROTOCOLS:
+            self._wrong(older, f"expected one of {', '.join(SECURITY_PROTOCOLS)}")
+            return None
         if name is not None and protocol is not None:
-            self._wrong("inter.broker.listener.name", "expected only one of it and security.inter.broker.protocol")
-        return (name or protocol or "PLAINTEXT").upper()
+            self._wrong(key, f"expected only one of it and {older}")
+        if name == "":
+            self._wrong(key, "expected the name of a listener, or no such key")
+        if not name and key in self._properties:
+            return None
+        return (protocol or "PLAINTEXT") if name is None else name.upper()
 
 
 def _without_port(listener: Listener) -> Listener:
@@ -687,12 +755,17 @@ class _ListenerRules:
     def _named(self, one: Listener) -> Listener:
         return one if one.host else Listener(one.name, self._host, one.port, one.protocol, host_given=False)
 
-    def broken(self, protocols: Mapping[str, str], inter_broker: str) -> Iterable[tuple[str, str]]:
-        """(key, what was expected) of each broken rule."""
+    def broken(self, protocols: Mapping[str, str], inter_broker: str, *, explicit: bool) -> Iterable[tuple[str, str]]:
+        """(key, what was expected) of each broken rule; ``explicit``: whether the file has ``inter_broker``."""
         names = {one.name for one in self._listeners}
         controllers = set(self._controller_names)
         if "controller" in self._roles and not controllers <= names:
             yield "controller.listener.names", "expected names that appear in listeners, as this node is a controller"
+        if self._roles == {"controller"} and explicit and inter_broker in controllers:
+            yield (
+                "inter.broker.listener.name",
+                "expected a brokers' listener, or no such key: this node is a controller",
+            )
         if self._roles == {"controller"} and not names <= controllers:
             yield "listeners", "expected only listeners of controller.listener.names, as this node is a controller only"
         if self._roles == {"broker"}:

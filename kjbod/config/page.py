@@ -4,11 +4,12 @@
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kjbod.config.endpoints import INT_MAX, HostPort
-from kjbod.config.keys import AGENT, CONTROLLER, EITHER, GUARD, LONG_MAX, OWN_PREFIX, Setting, settings
+from kjbod.config.keys import AGENT, CONTROLLER, EITHER, GUARD, INT_MIN, LONG_MAX, OWN_PREFIX, Setting, settings
+from kjbod.config.needs import COMMANDS, NAMES
 
 _REQUIRED: Final = "(required)"
 _ONE_OF_TWO: Final = "(one of the two is required)"
@@ -74,6 +75,15 @@ _OWN: Final = """\
 `kjbod.held.timeout.ms`, unless it is 0, and `kjbod.blind.timeout.ms` must be at least `kjbod.probe.timeout.ms`. What
 the keys of the verdict rest on: [the verdict on a log directory](../../agent/kjbod_agent/health/README.md).
 """
+_NEEDS: Final = """\
+## Which command needs which key
+
+*needs*: without a value of the key the command ends, with one line. *uses*: the command goes on without the key, and
+says so: a variable of `config.providers` may be one that only Kafka's process can resolve, and a file may have been
+changed since Kafka started. A guard that has no `log.dir.failure.timeout.ms`, `metadata.log.dir` or
+`min.insync.replicas` observes. Nothing: the command does not look at the value. A value that is wrong ends the agent,
+the controller and the server in each key of this page, an unknown key of kjbod's each command.
+"""
 _COLUMNS: Final = ("key", "type", "default", "values", "read by", "meaning")
 
 
@@ -81,13 +91,19 @@ def page() -> str:
     """The page, in Markdown."""
     own = [setting for setting in settings().values() if setting.name.startswith(OWN_PREFIX)]
     of_kafka = [setting for setting in settings().values() if setting not in own]
-    parts = [_INTRODUCTION, _OF_KAFKA, _table(of_kafka), _OWN, _table(own)]
-    return "\n".join(parts)
+    parts = [_INTRODUCTION, _OF_KAFKA, _table(_COLUMNS, map(_row, of_kafka)), _OWN, _table(_COLUMNS, map(_row, own))]
+    needs = _table(("key", *(f"`{name}`" for name in COMMANDS)), map(_needs_row, NAMES))
+    return "\n".join([*parts, _NEEDS, needs])
 
 
-def _table(rows: list[Setting]) -> str:
-    lines = [f"| {' | '.join(row)} |\n" for row in (_COLUMNS, *map(_row, rows))]
-    return "".join([lines[0], "|---" * len(_COLUMNS), "|\n", *lines[1:]])
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |\n" for row in (columns, *rows)]
+    return "".join([lines[0], "|---" * len(columns), "|\n", *lines[1:]])
+
+
+def _needs_row(name: str) -> tuple[str, ...]:
+    words = ("needs" if name in one.keys else "uses" if name in one.uses else "" for one in COMMANDS.values())
+    return (f"`{name}`", *words)
 
 
 def _row(setting: Setting) -> tuple[str, ...]:
@@ -125,5 +141,7 @@ def _values(setting: Setting) -> Iterator[str]:
         return
     if key.at_most not in _NO_LIMIT:
         yield f"{key.at_least} to {key.at_most}"
-    elif key.at_least > -INT_MAX:
+    elif key.at_least > INT_MIN:
         yield f"from {key.at_least}"
+    if key.least is not None:
+        yield f"below {key.least} as {key.least}"

@@ -27,6 +27,20 @@ _ESCAPED_OR_WIDE = re.compile(r"\\(.)|[^\x00-\x7f]", re.DOTALL)
 _DOUBTFUL = re.compile("[\"'=;$]")
 
 
+class NoValueError(ValueError):
+    """A variable has no value here.
+
+    Attributes:
+        variable: as it is in the text; parts that may be half of a secret are not shown.
+        reason: why, in words that do not name it again.
+    """
+
+    def __init__(self, variable: str, reason: str) -> None:
+        super().__init__(f"{variable}: {reason}")
+        self.variable = variable
+        self.reason = reason
+
+
 class Variables:
     """Variables of a configuration. Files are read when a variable asks for them, each once.
 
@@ -46,7 +60,7 @@ class Variables:
         configured nothing is a variable.
 
         Raises:
-            ValueError: the variable that has no value, and why.
+            NoValueError: the variable that has no value, and why.
         """
         if "config.providers" not in self._properties:
             return text
@@ -65,7 +79,7 @@ class Variables:
             path = self._allowed(alias, path)
             return self._of_file(path, key) if provider == _FILE else self._of_directory(path, key)
         except ValueError as error:
-            raise ValueError(f"{variable}: {error}") from None
+            raise NoValueError(variable, str(error)) from None
 
     def _provider(self, alias: str) -> str:
         names = _split(self._properties.get("config.providers", ""))
@@ -92,13 +106,13 @@ class Variables:
                 raise ValueError(f"{name}: expected absolute paths that exist, not {root}")
         normal = _normal(path)
         if not any(normal.is_relative_to(root) for root in roots):
-            raise ValueError(f"{name} does not allow {_shown(path)}")
+            raise ValueError(f"{name} does not allow this path")
         return str(normal)
 
     def _of_file(self, path: str, key: str) -> str:
         value = self._properties_of(path).get(key)
         if value is None:
-            raise ValueError(f"{_shown(path)} has no key {_shown(key)}")
+            raise ValueError("the file has no such key")
         return value
 
     def _of_directory(self, path: str, key: str) -> str:
@@ -112,9 +126,9 @@ class Variables:
         name = f"config.providers.{alias}.param.allowlist.pattern"
         pattern = self._properties.get(name)
         if pattern is not None and not _compiled(name, pattern).fullmatch(key):
-            raise ValueError(f"{name} does not allow {_shown(key)}")
+            raise ValueError(f"{name} does not allow this variable")
         if key not in self._environment:
-            raise ValueError(f"the environment has no {_shown(key)}")
+            raise ValueError("the environment has no such variable")
         return self._environment[key]
 
 
@@ -147,16 +161,16 @@ def _read(path: str) -> bytes:
     try:
         return read_file(Path(path), bytes_max=FILE_BYTES_MAX)
     except OSError as error:
-        raise ValueError(f"cannot read {_shown(path)}: {error.strerror}") from None
+        raise ValueError(f"cannot read the file: {error.strerror}") from None
     except ValueError:
-        raise ValueError(f"cannot read {_shown(path)}: no file can have this name") from None
+        raise ValueError("cannot read the file: no file can have this name") from None
 
 
 def _read_text(path: str) -> str:
     try:
         return _read(path).decode()
     except UnicodeDecodeError:
-        raise ValueError(f"cannot read {_shown(path)}: expected UTF-8") from None
+        raise ValueError("cannot read the file: expected UTF-8") from None
 
 
 def _read_properties(path: str) -> Mapping[str, str]:
@@ -165,7 +179,7 @@ def _read_properties(path: str) -> Mapping[str, str]:
     try:
         return parse_properties(text.encode("ascii"))
     except ValueError:  # its words have a part of the value
-        raise ValueError(f"cannot read {_shown(path)}: expected four hexadecimal digits after \\u") from None
+        raise ValueError("cannot read the file: expected four hexadecimal digits after \\u") from None
 
 
 def _as_ascii(match: re.Match[str]) -> str:

@@ -249,10 +249,13 @@ def test_an_advertised_controller_listener_wins_over_the_bound_one() -> None:
     assert config.advertised_controller_listeners == (Listener("CONTROLLER", "ctl", 9193, "PLAINTEXT"),)
 
 
-def test_listener_names_are_upper_case_whatever_the_file_says() -> None:
-    config = parse(CONTROLLER, "listeners=controller://127.0.0.1:9093", "controller.listener.names=Controller")
-    assert config.listeners[0].name == "CONTROLLER"
-    assert config.controller_listener_names == ("CONTROLLER",)
+def test_listener_names_are_upper_case_whatever_the_file_says_and_those_of_controllers_must_be() -> None:
+    assert parse(CONTROLLER, "listeners=controller://127.0.0.1:9093").listeners[0].name == "CONTROLLER"
+    for lower in ("Controller", "controller", "CONTROLLEr"):
+        key = f"controller.listener.names={lower}"
+        assert problems(CONTROLLER, key) == (
+            f"server.properties: {key}: expected names in upper case, CONTROLLER for {lower}",
+        )
 
 
 def test_ipv4_and_ipv6_listeners_may_share_a_port() -> None:
@@ -285,13 +288,9 @@ def test_a_combined_node_has_both_kinds_of_listeners() -> None:
         ("broker.id=2", "broker.id=2: expected the same value as node.id=1"),
         ("-process.roles", "process.roles is missing: expected broker, controller or broker,controller"),
         ("process.roles=brokr", "process.roles=brokr: expected broker, controller or broker,controller"),
-        (
-            "process.roles=broker,broker",
-            "process.roles=broker,broker: expected broker, controller or broker,controller",
-        ),
         ("log.dirs=", "log.dirs=: expected at least one directory"),
         ("log.dirs=/a,,/b", "log.dirs=/a,,/b: expected no empty entry between commas"),
-        ("log.dirs=/a,/a", "log.dirs=/a,/a: expected each directory once, /a is /a again"),
+        ("log.dirs=/a,/a/", "log.dirs=/a,/a/: expected each directory once, /a is /a again"),
         ("log.dirs=/a,/x/../a/", "log.dirs=/a,/x/../a/: expected each directory once, /x/../a is /a again"),
         ("log.dirs=/a,/a/b", "log.dirs=/a,/a/b: expected directories beside each other, /a/b lies in /a"),
         (
@@ -309,22 +308,18 @@ def test_a_combined_node_has_both_kinds_of_listeners() -> None:
         ),
         ("log.dirs=/a\\u0000b", "log.dirs=/a\\x00b: expected paths of directories"),
         ("metadata.log.dir=", "metadata.log.dir=: expected the path of a directory"),
-        ("cordoned.log.dirs=/x", "cordoned.log.dirs=/x: expected entries of log.dirs or * alone, not /x"),
+        ("cordoned.log.dirs=/x", "cordoned.log.dirs=/x: expected entries of log.dirs, spelled as there, or *, not /x"),
         (
             "broker.session.timeout.ms=9s",
-            "broker.session.timeout.ms=9s: expected a whole number from 1 to 2147483647 (ms)",
-        ),
-        (
-            "broker.session.timeout.ms=0",
-            "broker.session.timeout.ms=0: expected a whole number from 1 to 2147483647 (ms)",
+            "broker.session.timeout.ms=9s: expected a whole number from -2147483648 to 2147483647 (ms)",
         ),
         (
             "broker.session.timeout.ms=2147483648",
-            "broker.session.timeout.ms=2147483648: expected a whole number from 1 to 2147483647 (ms)",
+            "broker.session.timeout.ms=2147483648: expected a whole number from -2147483648 to 2147483647 (ms)",
         ),
         (
             "default.replication.factor=40000",
-            "default.replication.factor=40000: expected a whole number from 1 to 32767",
+            "default.replication.factor=40000: expected a whole number from -32768 to 32767",
         ),
         ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: expected true or false"),
         ("kjbod.controller.rules=zk", "kjbod.controller.rules=zk: expected kip-858 or kafka"),
@@ -362,7 +357,7 @@ def test_a_combined_node_has_both_kinds_of_listeners() -> None:
         ),
         (
             "controller.quorum.bootstrap.servers=h:70000",
-            "controller.quorum.bootstrap.servers=h:70000: expected a port from 1 to 65535, not h:70000",
+            "controller.quorum.bootstrap.servers=h:70000: expected a port from 0 to 65535, not h:70000",
         ),
         ("controller.quorum.voters=h:9", "controller.quorum.voters=h:9: expected id@host:port, not h:9"),
         ("controller.quorum.voters=2@h:9,2@i:9", "controller.quorum.voters=2@h:9,2@i:9: expected each id once"),
@@ -400,8 +395,8 @@ def test_a_combined_node_has_both_kinds_of_listeners() -> None:
             "expected an address that others can reach in advertised.listeners, not 0.0.0.0",
         ),
         (
-            "advertised.listeners=PLAINTEXT://h:0",
-            "advertised.listeners=PLAINTEXT://h:0: expected a port from 1 to 65535, not PLAINTEXT://h:0",
+            "advertised.listeners=PLAINTEXT://h:65536",
+            "advertised.listeners=PLAINTEXT://h:65536: expected a port from 0 to 65535, not PLAINTEXT://h:65536",
         ),
         (
             "listener.security.protocol.map=PLAINTEXT:TLS",
@@ -610,14 +605,14 @@ def test_some_hosts_may_have_another_number_of_connections() -> None:
     ("value", "expected"),
     [
         ("10.0.0.1", "expected host:count,..., an IPv6 host without brackets, not 10.0.0.1"),
-        (":5", "expected host:count,..., an IPv6 host without brackets, not :5"),
+        (",a:5", "expected host:count,..., an IPv6 host without brackets, not nothing"),
         ("a:1,,b:2", "expected host:count,..., an IPv6 host without brackets, not nothing"),
         ("[::1]:5", "expected host:count,..., an IPv6 host without brackets, not [::1]:5"),
         ("a b:5", "expected host:count,..., an IPv6 host without brackets, not a b:5"),
-        ("a:many", "expected a whole number from 0 to 2147483647 after a:"),
-        ("a:-1", "expected a whole number from 0 to 2147483647 after a:"),
-        ("a:", "expected a whole number from 0 to 2147483647 after a:"),
-        ("b:1,a:2147483648", "expected a whole number from 0 to 2147483647 after a:"),
+        ("a:many", "expected a whole number up to 2147483647 after a:"),
+        ("a:-2147483649", "expected a whole number up to 2147483647 after a:"),
+        ("a:", "expected a whole number up to 2147483647 after a:"),
+        ("b:1,a:2147483648", "expected a whole number up to 2147483647 after a:"),
     ],
 )
 def test_connections_of_hosts_that_cannot_be_are_one_line(value: str, expected: str) -> None:
@@ -676,7 +671,7 @@ def test_the_secret_key_of_delegation_tokens_is_resolved_and_never_shown(monkeyp
     assert config.delegation_token_secret_key == "hush"
     assert "hush" not in repr(config)
     (line,) = problems(BROKER, *lines, f"{key}=hush${{env:NONE}}")
-    assert line == "server.properties: delegation.token.secret.key: ${env:NONE}: the environment has no NONE"
+    assert line == "server.properties: delegation.token.secret.key: ${env:NONE}: the environment has no such variable"
 
 
 def test_a_secret_key_may_end_with_what_python_takes_for_a_blank() -> None:
@@ -721,12 +716,11 @@ def test_half_a_server_refuses_a_combined_file_and_names_the_command_for_it(chec
 
 def test_a_server_asks_of_a_file_what_each_of_its_roles_asks() -> None:
     assert server_problems(parse(BROKER)) == server_problems(parse(CONTROLLER)) == []
-    small = ("queued.max.request.bytes=1", "create.topic.policy.class.name=com.example.Policy")
-    (size, policy) = server_problems(own(*small))
-    assert "queued.max.request.bytes=1: expected at least" in size
-    assert "create.topic.policy.class.name=com.example.Policy: expected no policy" in policy
+    policy = "create.topic.policy.class.name=com.example.Policy"
+    (problem,) = server_problems(own(policy))
+    assert f"{policy}: expected no policy" in problem
     with pytest.raises(ConfigError, match="expected no policy"):
-        require_controller(own(*small))
+        require_controller(own(policy))
 
 
 # A guard

@@ -30,6 +30,7 @@ from typing import Any, Final, Protocol
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.load import Check, config_of
+from kjbod.config.needs import AGENT_NEEDS, SERVER_NEEDS
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.permissions import DENIED, explain
@@ -151,6 +152,7 @@ class Additions:
         self._spawn = spawn
         self._read_config = read_config or self._read_again
         self._checks = checks
+        self._needs = SERVER_NEEDS if "controller" in config.process_roles else AGENT_NEEDS  # of the next start
         self._one_at_a_time = asyncio.Lock()
 
     async def add(self, path: str, *, renew: bool = True) -> str:
@@ -208,7 +210,7 @@ class Additions:
 
     async def _read_again(self, source: str) -> Config:
         try:
-            return config_of(await self._remembering.read_file(source), source)
+            return config_of(await self._remembering.read_file(source), source, needs=self._needs)
         except OSError as error:
             raise AdditionError(f"{source}: {error.strerror}: expected a readable server.properties") from None
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config
+from kjbod.config.needs import DECISIVE
 from kjbod.errors import KjbodError, StorageError
 from kjbod.metadata import versions
 from kjbod.metadata.fetching import Committed, Snapshot
@@ -35,7 +36,7 @@ from kjbod_agent.guard.following import observer, security_to_controllers
 from kjbod_agent.guard.majority import Quorum, heard, unanswered, why_needed
 from kjbod_agent.guard.observing import Observed
 from kjbod_agent.guard.processes import Processes
-from kjbod_agent.guard.start_up import read_config
+from kjbod_agent.guard.start_up import missed, read_config
 from kjbod_agent.guard.watching import mounts_now
 from kjbod_agent.health import sysfs
 from kjbod_agent.health.block import BlockDevice
@@ -191,6 +192,8 @@ class _Check:
     async def run(self) -> list[Item]:
         roles = ",".join(sorted(self._config.process_roles))
         self._say("ok", f"{self._config.source}: node {self._config.node_id}, process.roles={roles}")
+        for name, line in missed(self._config).items():
+            self._say("missing" if name in DECISIVE else "note", line)
         storage = create(self._config.kjbod_storage_agent, StorageOptions(clock=self._clock, role=ROLE))
         await storage.start()
         try:

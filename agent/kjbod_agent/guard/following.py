@@ -11,6 +11,7 @@ from typing import Final
 
 from kjbod.clock import Clock
 from kjbod.config import Config
+from kjbod.config.needs import CONTROLLERS
 from kjbod.errors import ConfigError, KjbodError
 from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.follower import MetadataFollower
@@ -36,6 +37,9 @@ BEING_READ: Final = "they are being read"
 
 def security_to_controllers(config: Config) -> Security | str:
     """Security of connections to the controllers, or why there can be none: disks are watched all the same."""
+    unread = [line for name, line in config.unread.items() if name in CONTROLLERS]
+    if unread and not (config.controller_listener_names and config.controller_protocol and servers(config)):
+        return unread[0]
     try:
         return security_of(config)
     except ConfigError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kjbod.config.load import broker_problems, load_guard_config
+from kjbod.config.needs import HISTORY
 from kjbod.errors import KjbodError
 from kjbod_agent.guard.account import AUDIT_NAME
 
@@ -26,7 +27,7 @@ def read(config_path: Path, own_path: Path | None, count: int) -> Iterable[Entry
     Raises:
         KjbodError: a file cannot be used.
     """
-    config = load_guard_config(config_path, own_path, broker_problems)
+    config = load_guard_config(config_path, own_path, broker_problems, needs=HISTORY)
     path = Path(config.kjbod_state_dir) / AUDIT_NAME
     found: deque[Entry] = deque(maxlen=count)
     for file in (path.with_name(f"{AUDIT_NAME}.1"), path):

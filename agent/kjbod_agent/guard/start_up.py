@@ -10,6 +10,7 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.config import Config
 from kjbod.config.keys import OWN_PREFIX, settings
 from kjbod.config.load import guard_problems, load_guard_config
+from kjbod.config.needs import DECISIVE, GUARD_NEEDS
 from kjbod.config.unused import EVENT as WITHOUT_EFFECT
 from kjbod.errors import ConfigError, KjbodError
 from kjbod.runtime import memory, systemd
@@ -32,15 +33,24 @@ _SPOKEN_TO_ACT: Final = (
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
 )
 _READ_KEYS: Final = frozenset({"broker", "guard"})
+_WITHOUT: Final = "the guard goes on without it"
+_WITHOUT_DECISIVE: Final = "the guard observes: it does not act without it"
 
 
 def read_config(config_path: Path, own_path: Path | None) -> Config:
-    """The broker's configuration, with kjbod's own keys of a second file over it.
+    """The broker's configuration, with kjbod's own keys of a second file over it. A guard goes on without most of
+    Kafka's keys: the file may be one that only Kafka's process can resolve, or has been changed since that started.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: with every mistake in a key that a guard cannot do without.
     """
-    return load_guard_config(config_path, own_path, guard_problems)
+    return load_guard_config(config_path, own_path, guard_problems, needs=GUARD_NEEDS)
+
+
+def missed(config: Config) -> dict[str, str]:
+    """Keys that a guard uses and could not read, with a line for each that ends with what follows from it."""
+    missed = sorted(GUARD_NEEDS.uses & config.unread.keys())
+    return {name: f"{config.unread[name]}: {_WITHOUT_DECISIVE if name in DECISIVE else _WITHOUT}" for name in missed}
 
 
 def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:
@@ -53,13 +63,16 @@ def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:
     """
     try:
         config = read_config(config_path, own_path)
-        acts = (mode or config.kjbod_guard_mode) == "act"
+        unread = missed(config)
+        acts = (mode or config.kjbod_guard_mode) == "act" and not DECISIVE & unread.keys()
         source = os.path.realpath(config_path)  # before there is a loop that it could keep, as who has started this
         hand = _apart(config, acts=acts)
         paths = len(config.directories)
         require_room(tasks=START_TASKS + paths, files=START_FILES + FILES_OF_DIRECTORY * paths)
         configure_logging("guard")
         _name_keys_without_effect(config)
+        for name, line in unread.items():
+            get_logger().warning("guard.key.not.read", key=name, reason=line)
         memory.economize()
         faulthandler.enable(file=2)
         spoken = (*_SPOKEN, *(_SPOKEN_TO_ACT if acts else ()))

@@ -124,6 +124,9 @@ class ReplicaPlacer:
 
 def _require_enough(total: int, unfenced: int, replication_factor: int) -> None:
     invalid = ErrorCode.INVALID_REPLICATION_FACTOR
+    if replication_factor < 1:
+        text = f"Invalid replication factor {replication_factor}: the replication factor must be positive."
+        raise ApiError(invalid, text)
     if not total or not unfenced:
         raise ApiError(invalid, "All brokers are currently fenced, or have all their log directories cordoned.")
     if replication_factor > total:
