@@ -520,7 +520,7 @@ class _Loader:
             for inner in log_dirs:
                 if is_below(inner, outer) and not _is_same(inner, outer):
                     self._wrong(name, f"expected directories beside each other, {inner} lies in {outer}")
-            if metadata != outer and _is_same(metadata, outer):
+            if "metadata.log.dir" in self._properties and metadata != outer and _is_same(metadata, outer):
                 self._wrong("metadata.log.dir", f"expected {outer}, as it is spelled in {name}")
             elif metadata not in log_dirs and is_below(metadata, outer):
                 self._wrong("metadata.log.dir", f"expected one of {name}, or a directory beside them, not in {outer}")
