@@ -819,6 +819,8 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         if self.fencing.holds(now_ms):
             return
+        if self.placement.missing() and self.image.metadata_version < DIRECTORY_ASSIGNMENT:
+            return  # the controller cannot be told of one replica: as a leader it would have no data
         write(self._log, self.fencing.waived(now_ms))
         self._feed(life.ReadyToUnfence())
 
@@ -1055,8 +1057,21 @@ class Broker:
             certificates=self.certificates.reasons(self._clock.wall_ms()),
             lost=self.history.parted is not None,
             unknown=self._unknown_now(),
+            replicas=self._replica_troubles(),
             ago=ago,
         )
+
+    def _replica_troubles(self) -> list[str]:
+        """Why replicas that the metadata place here cannot be relied on, in words."""
+        if not self.placement.published:
+            return []
+        found = [*self.placement.missing(), *self.fencing.unmade_words()]
+        if self._multiple and self.image.metadata_version < DIRECTORY_ASSIGNMENT:
+            found.append(
+                "several log.dirs need metadata.version 3.7-IV2 or later (kafka-features upgrade): the controller does "
+                "not know which replicas a failed directory holds"
+            )
+        return found
 
     def _tell_status(self) -> None:
         """Tell the service manager what is new; what it did not take, in a moment of trouble of its own, again."""

@@ -8,9 +8,9 @@ CRITICAL   the broker serves nothing: fenced by its controller after it has run,
            start; no directory is online
 DEGRADED   it serves, and somebody should look: no controller answers, or it refuses; the metadata could not be
            fetched for :data:`UNFOLLOWED_MS`; a directory is not online (failed, unreadable, loading, slow, full, held,
-           suspect); assignments are stuck; a certificate of ours ends within a week, or its
-           file cannot be used; metadata.version, or records of the metadata, are newer than kjbod knows; it starts or
-           stops
+           suspect); assignments are stuck; a replica cannot be made or used; a certificate of ours ends within a week,
+           or its file cannot be used; metadata.version, or records of the metadata, are newer than kjbod knows; it
+           starts or stops
 OK         none of these
 =========  ============================================================================================================
 
@@ -156,6 +156,7 @@ def condition(
     certificates: Sequence[str] = (),
     lost: bool = False,
     unknown: Sequence[str] = (),
+    replicas: Sequence[str] = (),
     ago: bool = True,
 ) -> Condition:
     """The condition.
@@ -171,6 +172,7 @@ def condition(
         certificates: what is wrong with ours.
         lost: the history of the metadata was lost or set back, and this process has found that.
         unknown: what kjbod does not know of the metadata, a line each.
+        replicas: why replicas that the metadata place here cannot be relied on.
         ago: see :meth:`Contact.reason`.
     """
     words = list(directories.log_dirs.values())
@@ -197,7 +199,7 @@ def condition(
         found.append((Level.DEGRADED, f"{stuck:,} assignment{'' if stuck == 1 else 's'} not recorded"))
     if lost:
         found.append((Level.DEGRADED, "the history of the metadata was lost or set back (see kjbod strays)"))
-    found += [(Level.DEGRADED, reason) for reason in (*unknown, *certificates)]
+    found += [(Level.DEGRADED, reason) for reason in (*replicas, *unknown, *certificates)]
     found.sort(key=lambda one: -one[0])
     count = len(words)
     well = f"{life.state.name.lower()}, unfenced, {count} director{'y' if count == 1 else 'ies'} online"

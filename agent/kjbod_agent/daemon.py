@@ -87,6 +87,7 @@ from kjbod_agent.smart.asking import SmartAsking
 from kjbod_agent.smart.processes import Processes as SmartProcesses
 from kjbod_agent.storage.api import HasProcesses, StorageAgent, StorageOptions
 from kjbod_agent.storage.registry import create
+from kjbod_agent.storage.worker import LINK
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -567,10 +568,12 @@ class Daemon:
     def _tell_links(self, opened: Opened) -> None:
         """Kafka would follow a link with the name of a replica, perhaps to a disk that nobody watches."""
         for directory in opened.start_up.log_dirs:
-            for name in directory.loaded.linked_names:
+            for replica in directory.loaded.replicas:
+                if replica.trouble != LINK:
+                    continue
                 self._log.warning(
                     "replica.linked",
-                    path=f"{directory.path}/{name}",
+                    path=f"{directory.path}/{replica.name}",
                     reason="a symbolic link is not followed and not changed: move what it leads to into its place",
                 )
 

@@ -51,6 +51,16 @@ class Host:
         (found,) = [path for number in DIRECTORIES if (path := self.directory(number) / name).is_dir()]
         return found
 
+    def leaders(self) -> dict[str, int]:
+        """The leader of each partition, by what the controller's log says."""
+        found: dict[str, int] = {}
+        for line in run_kjbod("metadata", "dump", "-s", str(self.cluster.base / "controller")).stdout.splitlines():
+            record = json.loads(line)
+            if record.get("type") in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
+                name, leader = f"events-{record['data']['partitionId']}", record["data"].get("leader", -2)
+                found[name] = leader if leader != -2 else found[name]
+        return found
+
     def contents(self) -> list[Manifest]:
         return [manifest(self.directory(number)) for number in DIRECTORIES]
 
@@ -113,7 +123,7 @@ SPOILED = {
 the id of no topic; garbage."""
 
 
-def test_su_14_a_replica_whose_partition_metadata_cannot_be_read_is_kept_as_a_stray_and_made_anew(host: Host) -> None:
+def test_su_14_a_replica_whose_partition_metadata_cannot_be_read_stays_and_no_empty_one_is_made(host: Host) -> None:
     spoiled = {name: host.find(name) for name in SPOILED}
     for name, replica in spoiled.items():
         file = replica / "partition.metadata"
@@ -121,17 +131,18 @@ def test_su_14_a_replica_whose_partition_metadata_cannot_be_read_is_kept_as_a_st
         file.unlink()
         if (content := SPOILED[name]) is not None:
             file.write_bytes(content.replace(b"%s", topic_id))
-    before = host.state_of_disks()
+    right = topic_id.decode()
+    before = host.contents()
     agent = host.start()
-    wait_until(lambda: len(agent.events("replica.created")) == len(SPOILED), 20, "new replicas")
-    assert before <= host.state_of_disks(), "nothing is lost"
-    for name, replica in spoiled.items():
-        assert said(agent, str(replica), "stray"), name
-        (kept,) = [path for path in replica.parent.glob(f"{name}*") if (path / LOG).exists()]
-        assert kept.name.endswith("-stray")
-        assert (kept / LOG).read_bytes() == DATA
-        assert not (host.find(name) / LOG).exists()
+    wait_until(lambda: len(agent.events("replica.name.taken")) == len(SPOILED), 20, "all to be named")
+    wait_until(lambda: host.leaders() == dict.fromkeys(SPOILED, -1), 20, "the controller to know of all")
+    assert host.contents() == before and agent.events("replica.created") == []
+    shown = host.kjbod("status", "--check")
+    assert shown.returncode == 1 and shown.stdout.startswith("DEGRADED: ") and "events-0 cannot be used" in shown.stdout
+    (spoiled["events-3"] / "partition.metadata").write_text(f"version: 0\ntopic_id: {right}")
+    wait_until(lambda: host.leaders() == dict.fromkeys(SPOILED, -1) | {"events-3": 1}, 30, "the repaired one to lead")
     assert agent.stop() == 0
+    assert all((replica / LOG).read_bytes() == DATA for replica in spoiled.values()), "as they were given"
 
 
 def test_a_partition_metadata_that_is_a_directory_or_leads_nowhere_harms_nobody_else(host: Host) -> None:
@@ -152,19 +163,19 @@ def test_a_partition_metadata_that_is_a_directory_or_leads_nowhere_harms_nobody_
 # ---------------------------------------------------------------------------------------------- what is no directory
 
 
-def test_a_replica_that_is_a_file_is_left_alone_and_the_replica_lies_elsewhere(host: Host) -> None:
+def test_a_replica_that_is_a_file_is_left_alone_and_none_is_made_elsewhere_until_it_is_gone(host: Host) -> None:
     replica = host.find("events-4")
     away = host.cluster.base / "away"
     replica.rename(away)
     replica.write_text("a file of somebody")
     agent = host.start()
-    assert replica.read_text() == "a file of somebody"
-    wait_until(lambda: len(agent.events("replica.created")) == 1, 20, "a new replica")
-    made = host.find("events-4")
-    assert made.parent != replica.parent
-    wait_assigned(agent, 1)
+    wait_until(lambda: host.leaders()["events-4"] == -1, 20, "the controller to know")
+    assert replica.read_text() == "a file of somebody" and agent.events("replica.created") == []
+    replica.unlink()
+    away.rename(replica)
+    wait_until(lambda: host.leaders()["events-4"] == 1, 30, "the copy that is back to lead")
     assert agent.stop() == 0
-    assert (away / LOG).read_bytes() == DATA
+    assert (replica / LOG).read_bytes() == DATA
 
 
 def test_a_replica_that_is_a_link_out_of_the_tree_is_not_followed(host: Host) -> None:
@@ -175,7 +186,7 @@ def test_a_replica_that_is_a_link_out_of_the_tree_is_not_followed(host: Host) ->
     before = manifest(away)
     agent = host.start()
     wait_until(lambda: said(agent, str(replica), "link"), 20, "the link to be named")
-    assert replica.is_symlink() and manifest(away) == before
+    assert replica.is_symlink() and manifest(away) == before and agent.events("replica.created") == []
     host.cluster.delete_topics("events")
     wait_until(lambda: not any(p.name == "events-0" for n in DIRECTORIES for p in host.directory(n).iterdir()), 20, "-")
     assert replica.is_symlink() and manifest(away) == before, "what a link leads to is not the agent's to rename"
@@ -222,14 +233,14 @@ def test_a_directory_without_permission_is_offline_and_the_others_serve(
 def test_a_replica_without_permission_is_named_and_nothing_is_made_in_its_place(
     host: Host, unprivileged: Callable[[], ManagedProcess]
 ) -> None:
-    """As in Kafka: what cannot be read takes its directory offline, and a copy that may be there is not replaced."""
+    """A copy that cannot be read is not replaced, and the others in its directory are served."""
     replica = host.find("events-2")
     before = host.contents()
     replica.chmod(0)
     agent = unprivileged()
     agent.wait_for_event("agent.unfenced", 60)
-    wait_until(lambda: said(agent, str(replica.parent), "EACCES"), 30, "the directory to be named")
-    assert agent.events("replica.created") == []
+    wait_until(lambda: said(agent, str(replica), "EACCES"), 30, "the replica to be named")
+    assert agent.events("replica.created") == agent.events("directory.failed") == []
     agent.stop()
     replica.chmod(0o755)
     assert host.contents() == before

@@ -1,6 +1,7 @@
 """A replica that cannot be made, and the broker that has it: real processes on both sides."""
 
 import json
+import shutil
 from pathlib import Path
 
 from scripts.rig.processes import Processes, wait_until
@@ -37,7 +38,9 @@ def test_a_replica_that_cannot_be_made_is_named_by_both_sides_and_keeps_the_brok
     agent = cluster.start_agent(config)
     agent.wait_for_event("agent.unfenced")
     for number in (1, 2):
-        (cluster.directory(1, number) / "t-0").touch()  # whoever left it there: the name is taken in both
+        rest = cluster.directory(1, number) / "t-0.kjbod-new-delete"  # under this name a replica is made
+        rest.mkdir()
+        (rest / "somebody's").touch()
     cluster.create_topic("t", 3, 1)
     wait_assigned(agent, 2)
     assert agent.stop() == 0
@@ -60,5 +63,5 @@ def test_a_replica_that_cannot_be_made_is_named_by_both_sides_and_keeps_the_brok
     assert leaders(cluster) == {"t-0": -1, "t-1": 1, "t-2": 1}, "nobody knows where t-0 would be"
 
     for number in (1, 2):
-        (cluster.directory(1, number) / "t-0").unlink()
+        shutil.rmtree(cluster.directory(1, number) / "t-0.kjbod-new-delete")
     wait_until(lambda: leaders(cluster)["t-0"] == 1, 30, "t-0 to be made, assigned and led")

@@ -6,8 +6,9 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod_agent.guard.checking import start_blockers
-from kjbod_agent.storage.api import LoadedDirectory, StorageOptions
+from kjbod_agent.storage.api import LoadedDirectory, Replica, StorageOptions
 from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_agent.storage.worker import LINK
 
 NAMES = [
     "lost+found",
@@ -50,5 +51,6 @@ async def test_a_replica_that_is_there_twice_is_named_however_it_is_spelled(name
 
 
 async def test_a_link_of_the_name_of_a_replica_counts() -> None:
-    linked = replace(await loaded("/d2"), linked_names=("t-0",))
+    link = Replica("t-0", "t", 0, None, trouble=LINK, is_directory=False)
+    linked = replace(await loaded("/d2"), replicas=(link,))
     assert len(start_blockers({"/d1": await loaded("/d1", "t-0"), "/d2": linked})) == 1

@@ -5,7 +5,7 @@ Ten thousand replicas are ten thousand small files to read. Until those of a dir
 is slow delays nobody else. Whether one that does not answer is dead is for the health monitor to say, whose probes
 go between any two pieces; when it says so, the directory has failed and nobody waits for it any more. Errors of the
 disk end it after :data:`ATTEMPTS`, also where probes pass: in Kafka an unreadable file takes its directory offline too
-(``LogManager.loadLogs``).
+(``LogManager.loadLogs``). Errors that speak of one replica (``worker.ONE_REPLICA``) are not errors of the disk.
 """
 
 import asyncio

@@ -59,7 +59,7 @@ from kjbod_agent.storage.api import (
     Survey,
 )
 from kjbod_agent.storage.registry import create
-from kjbod_agent.storage.worker import parse_replica
+from kjbod_agent.storage.worker import LINK, parse_replica
 
 READ_TIMEOUT_MS: Final = 5_000
 FOLLOW_MS: Final = 10_000
@@ -160,7 +160,7 @@ def start_blockers(loads: Mapping[str, LoadedDirectory]) -> list[str]:
         if loaded.unknown_names:
             names = ", ".join(loaded.unknown_names)
             found.append(f"{path}: Kafka does not start with directories that are not named topic-partition: {names}")
-        for name in (*(r.name for r in loaded.replicas if not r.suffix), *loaded.linked_names):
+        for name in (r.name for r in loaded.replicas if not r.suffix and (r.is_directory or r.trouble == LINK)):
             parsed = parse_replica(name)
             if parsed is not None and not parsed[2]:
                 places.setdefault(parsed[:2], []).append(f"{path}/{name}")

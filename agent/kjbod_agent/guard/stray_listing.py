@@ -53,7 +53,8 @@ class StrayListing:
             return [], _not_listed(path, reason)
         agent, owned = self._watching.storage.directory(path), self._watching.owned[path]
         try:
-            replicas = await agent.list_replicas(timeout_ms=LIST_TIMEOUT_MS)
+            listed = await agent.list_replicas(timeout_ms=LIST_TIMEOUT_MS)
+            replicas = [replica for replica in listed if replica.is_directory]
         except StorageError as error:
             return [], _not_listed(path, str(error))
         observed = self._observed()

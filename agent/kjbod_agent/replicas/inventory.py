@@ -13,9 +13,10 @@ from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Chooser
-from kjbod_agent.replicas.strays import SUPERSEDED
+from kjbod_agent.replicas.strays import NO_TOPIC_ID, SUPERSEDED, WRONG_NAME
 from kjbod_agent.replicas.table import Action, Assigned, Found, Hidden, Rule, look_up
 from kjbod_agent.storage.api import Replica, ReplicaSuffix
+from kjbod_agent.storage.worker import LINK, parse_replica
 
 NAME_BYTES_MAX: Final = 255
 PREFERRED_MAX: Final = 10_000
@@ -41,12 +42,44 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """Something that has the name of a replica, or is its copy under another name, and cannot be used as a copy.
+
+    Attributes:
+        reason: why not, in words that follow its path.
+        is_directory: whether it is one: only then it can be renamed.
+        misnamed: whether its name alone is the matter.
+        topic_id: of one that is misnamed.
+    """
+
+    reason: str
+    is_directory: bool = True
+    misnamed: bool = False
+    topic_id: Uuid | None = None
+
+    def remedy(self, wanted: "Wanted") -> str:
+        """What a person can do, in words."""
+        if self.misnamed:
+            return f"rename it to {wanted.name}"
+        if self.reason == LINK:
+            return "move the directory that it leads to into its place, or remove the link"
+        if not self.is_directory:
+            return "move it out of the log directory"
+        return (
+            f"repair it in its place (the topic id of {wanted.topic} is {wanted.partition.topic_id}), or move it out "
+            "of the log directory to give up what is in it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StrayCopy:
     """A copy that does not count: to be renamed to ``-stray``. It is no longer in the inventory."""
 
     directory_id: Uuid
     name: str
     reason: str
+    claim: Claim | None = None
+    """Of something that cannot be used as a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +95,23 @@ class Decision:
     future: str = ""
     """For RESUME: the name of the future replica."""
     aside: tuple[StrayCopy, ...] = ()
+    taken: bool = False
+    """Whether it is not made because its name is taken; ``why`` says by what, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a list of a directory says against what is known of it.
+
+    Attributes:
+        vanished: current replicas that are not there any more.
+        gone: names that were taken and are free.
+        changed: directories of replicas that could not be used before, or were not there: to be read again.
+    """
+
+    vanished: tuple[TopicIdPartition, ...]
+    gone: tuple[str, ...]
+    changed: tuple[Replica, ...]
 
 
 @dataclass(slots=True)
@@ -111,6 +161,10 @@ class Inventory:
         """Where this process made a replica, of which an older copy may still turn up, or knew one when it did."""
         self._leaving: dict[TopicIdPartition, set[Uuid]] = {}
         """Where copies lie that this broker no longer has, and that have not been renamed yet."""
+        self._claims: dict[str, dict[tuple[Uuid, str], Claim]] = {}
+        """What takes names of replicas and is no copy, by that name, then by directory and its own name."""
+        self._claimed: dict[tuple[Uuid, str], str] = {}
+        """The name that each of these takes."""
         self._added: set[Uuid] = set()
         """Directories that came when decisions had been made without them."""
         self._avoid: dict[TopicIdPartition, set[Uuid]] = {}
@@ -215,35 +269,110 @@ class Inventory:
         found = (d for d in self.online if self._contents[d].names.get(source) == topic_id)
         return None if topic_id is None else next((d for d in found if d != directory), None)
 
+    def claims(self, name: str) -> Mapping[tuple[Uuid, str], Claim]:
+        """What takes the name of a replica and cannot be used as its copy, by directory and its own name."""
+        return self._claims.get(name, {})
+
+    def claim_of(self, directory_id: Uuid, name: str) -> tuple[str, Claim] | None:
+        """The name of a replica that something takes, and why it cannot be used as a copy; None: it does not."""
+        taken = self._claimed.get((directory_id, name))
+        return None if taken is None else (taken, self._claims[taken][directory_id, name])
+
+    def compare(self, directory_id: Uuid, listed: Mapping[str, Replica], missed: Collection[str]) -> Comparison:
+        """Hold what was listed in a directory against what is known of it; ``missed`` are names of replicas that are
+        not made because their names are taken. Nothing is changed."""
+        names = self._contents[directory_id].names
+        vanished = []
+        for name, topic_id in names.items():
+            if topic_id is None or name in listed or name.endswith(("-delete", "-stray", "-future")):
+                continue
+            key = TopicIdPartition(topic_id, int(name.rpartition("-")[2]))
+            if key not in self._creating and key not in self._moving and directory_id in self._copies.get(key, ()):
+                vanished.append(key)
+        here = [name for directory, name in self._claimed if directory == directory_id]
+        changed = [
+            listed[name]
+            for name in here
+            if name in listed and listed[name].is_directory and not self._claims_of(directory_id, name).misnamed
+        ]
+        changed += [listed[name] for name in missed if name in listed and name not in names]
+        return Comparison(tuple(vanished), tuple(name for name in here if name not in listed), tuple(changed))
+
+    def _claims_of(self, directory_id: Uuid, name: str) -> Claim:
+        return self._claims[self._claimed[directory_id, name]][directory_id, name]
+
     def names(self, directory_id: Uuid) -> dict[str, Uuid | None]:
         """Topic id by name of all replica directories in a directory, whatever their suffix; not to be changed."""
         return self._contents[directory_id].names
 
     # ---- changing
 
-    def add(self, directory_id: Uuid, name: str, partition: int, topic_id: Uuid | None, suffix: ReplicaSuffix) -> None:
-        """A replica directory was found when a directory was loaded."""
+    def add(
+        self,
+        directory_id: Uuid,
+        name: str,
+        partition: int,
+        topic_id: Uuid | None,
+        suffix: ReplicaSuffix,
+        claim: Claim | None = None,
+    ) -> None:
+        """A replica directory was found when a directory was loaded; ``claim`` where it cannot be used as a copy."""
         contents = self._contents[directory_id]
         contents.names[name] = topic_id
         if suffix in ("", "future"):
-            contents.replicas += 1
+            contents.replicas += claim is None or claim.is_directory
+            if claim is not None:
+                self.claim(directory_id, name, claim)
         if topic_id is None:
             return
         key = TopicIdPartition(topic_id, partition)
         if suffix == "":
             others = self._copies.get(key)
+            if others and directory_id in others:
+                return  # under two names
             self._copies[key] = (*others, directory_id) if others else self._alone[directory_id]
             if others and directory_id in self._added:
                 self._made.setdefault(key, others[0])
         elif suffix == "future":
             self._futures[key] = (*self._futures.get(key, ()), (directory_id, name))
 
+    def claim(self, directory_id: Uuid, name: str, claim: Claim, taken: str | None = None) -> None:
+        """Something takes the name of a replica, its own by default, and cannot be used as a copy."""
+        if taken is None:
+            parsed = parse_replica(name)
+            assert parsed is not None, "it has the name of a replica"
+            taken = f"{parsed[0]}-{parsed[1]}"
+        self._contents[directory_id].names[name] = None
+        self._claims.setdefault(taken, {})[directory_id, name] = claim
+        self._claimed[directory_id, name] = taken
+
+    def misname(self, directory_id: Uuid, name: str, partition: TopicIdPartition, wanted: str) -> None:
+        """A copy, current or future, has another name than Kafka's for it: it takes the name, and is no copy."""
+        self._set_futures(partition, tuple(f for f in self._futures.get(partition, ()) if f != (directory_id, name)))
+        if self._contents[directory_id].names.get(wanted) != partition.topic_id:
+            copies = self._copies.get(partition, ())
+            self._set_copies(partition, tuple(d for d in copies if d != directory_id))
+        reason = f"it is a copy of {wanted} under another name"
+        self.claim(directory_id, name, Claim(reason, misnamed=True, topic_id=partition.topic_id), wanted)
+
+    def _unclaim(self, directory_id: Uuid, name: str) -> None:
+        taken = self._claimed.pop((directory_id, name), None)
+        if taken is not None:
+            del self._claims[taken][directory_id, name]
+            if not self._claims[taken]:
+                del self._claims[taken]
+
     def add_directory(self, directory_id: Uuid, path: str, replicas: Iterable[Replica]) -> None:
         """A directory was added while running, or is loaded now: what lies in it. From here on it is online."""
         self.begin_directory(directory_id, path)
         for replica in replicas:
-            self.add(directory_id, replica.name, replica.partition, replica.topic_id, replica.suffix)
+            self.put(directory_id, replica)
         self._loading.discard(directory_id)
+
+    def put(self, directory_id: Uuid, replica: Replica) -> None:
+        """:meth:`add` what a storage agent has found."""
+        claim = Claim(replica.trouble, replica.is_directory) if replica.trouble else None
+        self.add(directory_id, replica.name, replica.partition, replica.topic_id, replica.suffix, claim)
 
     def begin_directory(self, directory_id: Uuid, path: str) -> None:
         """A directory is being loaded. It takes nothing, and may hold anything, until :meth:`loaded`."""
@@ -275,6 +404,8 @@ class Inventory:
         self._added.discard(directory_id)
         self._preferred = {key: wanted for key, wanted in self._preferred.items() if wanted != directory_id}
         del self._contents[directory_id], self._alone[directory_id]
+        for each in [each for each in self._claimed if each[0] == directory_id]:
+            self._unclaim(*each)
         for partition, copies in [(p, c) for p, c in self._copies.items() if directory_id in c]:
             self._set_copies(partition, tuple(d for d in copies if d != directory_id))
         for partition, futures in list(self._futures.items()):
@@ -394,6 +525,7 @@ class Inventory:
         if contents is not None and name in contents.names:
             del contents.names[name]
             contents.replicas -= counted
+        self._unclaim(directory_id, name)
 
     def reserve(self, wanted: Wanted, directory_id: Uuid) -> None:
         """A replica is being made there by other means than a decision: as after a decision to create it."""
@@ -500,7 +632,8 @@ class Inventory:
                 where = self._copies[partition][0]
                 return Decision(wanted, rule.action, rule.why, where, assign=True, aside=self._beside(wanted))
             case Action.ASSIGN_LOST:
-                return Decision(wanted, rule.action, rule.why, LOST, assign=True)
+                why = self._why_taken(wanted) if found is Found.TAKEN else rule.why
+                return Decision(wanted, rule.action, why, LOST, assign=True, taken=found is Found.TAKEN)
             case Action.RESUME:
                 directory, name = self._chosen_future(wanted)
                 return Decision(wanted, rule.action, rule.why, directory, future=name, aside=self._extra(wanted))
@@ -513,6 +646,8 @@ class Inventory:
                 )
                 return Decision(wanted, rule.action, why)
             case Action.LEAVE:
+                if found is Found.TAKEN:
+                    return Decision(wanted, rule.action, self._why_taken(wanted), taken=True)
                 if found is Found.TWICE_DECIDED:  # the first one is said to be where it lies
                     copies = self._copies[partition]
                     self._copies[partition] = (wanted.assigned, *(d for d in copies if d != wanted.assigned))
@@ -529,11 +664,12 @@ class Inventory:
         if given in self._avoid.get(wanted.partition, ()):
             given = None  # full, as a rule: the metadata are told where it went
         preferred = self._preferred.get((wanted.topic, wanted.partition.partition))
-        directory = next((d for d in (preferred, given) if d is not None and self._takes(d, wanted)), None)
+        online = self.online
+        directory = next((d for d in (preferred, given) if d in online), None)
         if directory is None:
             directory = self._choose(wanted)
         if directory is None:
-            return Decision(wanted, Action.LEAVE, "no online directory can take it: its name is taken in each of them")
+            return Decision(wanted, Action.LEAVE, "no directory is online")
         self._preferred.pop((wanted.topic, wanted.partition.partition), None)
         aside = self._extra(wanted, all_of_them=True)
         self.reserve(wanted, directory)
@@ -541,25 +677,45 @@ class Inventory:
         return Decision(wanted, rule.action, rule.why, directory, assign=directory != wanted.assigned, aside=aside)
 
     def _choose(self, wanted: Wanted) -> Uuid | None:
-        """The best directory where its name is free; one where the creation failed before only when there is no
-        other."""
+        """The best directory; one where the creation failed before only when there is no other."""
         avoid = self._avoid.get(wanted.partition, ())
-        free = [d for d in self.online if self._is_free(d, wanted)]
-        fresh = [d for d in free if d not in avoid]
-        counts = {d: self._contents[d].replicas for d in fresh or free}
+        online = self.online
+        fresh = [d for d in online if d not in avoid]
+        counts = {d: self._contents[d].replicas for d in fresh or online}
         return self.chooser.choose(counts)
 
-    def _takes(self, directory: Uuid, wanted: Wanted) -> bool:
-        return (
-            directory in self._contents
-            and directory not in self._failed
-            and directory not in self._loading
-            and self._is_free(directory, wanted)
-        )
+    # ---- names that are taken
 
-    def _is_free(self, directory: Uuid, wanted: Wanted) -> bool:
-        names = self._contents[directory].names
-        return wanted.name not in names or names[wanted.name] == wanted.partition.topic_id
+    def _is_taken(self, wanted: Wanted, found: Found) -> bool:
+        """Whether something that cannot be used as a copy has its name, in whichever directory."""
+        nowhere = found in (_F.NOWHERE, _F.FUTURE_ELSEWHERE)
+        if wanted.name in self._claims and (nowhere or not wanted.new):
+            # Of copies elsewhere only those count that this process made, or knew before.
+            return self._made.get(wanted.partition) not in self._copies.get(wanted.partition, ())
+        return nowhere and bool(self._taken_by_others(wanted))
+
+    def _taken_by_others(self, wanted: Wanted) -> list[Uuid]:
+        """Directories in which another topic's replica has its name, which could not be renamed."""
+        own = wanted.partition.topic_id
+        return [d for d in self.online if self._contents[d].names.get(wanted.name, own) != own]
+
+    def why_taken(self, wanted: Wanted) -> str | None:
+        """What has the name of a replica and cannot be used as its copy, and what to do; None: nothing has."""
+        return self._why_taken(wanted) if wanted.name in self._claims or self._taken_by_others(wanted) else None
+
+    def _why_taken(self, wanted: Wanted) -> str:
+        claims = self._claims.get(wanted.name, {})
+        told = [
+            f"{self.path(directory)}/{name}: {claim.reason}: {claim.remedy(wanted)}"
+            for (directory, name), claim in claims.items()
+        ]
+        told += [
+            f"{self.path(directory)}/{wanted.name}: it belongs to another topic and could not be renamed: move it out "
+            "of the log directory"
+            for directory in self._taken_by_others(wanted)
+            if (directory, wanted.name) not in claims
+        ]
+        return "; ".join(told)
 
     # ---- what does not count
 
@@ -590,13 +746,25 @@ class Inventory:
         return tuple(StrayCopy(directory, name, reason) for directory, name in extra)
 
     def _beside(self, wanted: Wanted) -> tuple[StrayCopy, ...]:
-        """Future replicas beside their own current one, in one directory, which no move makes; forgotten here."""
+        """Future replicas beside their own current one, in one directory, which no move makes, and directories that
+        have the name of a replica which lies where the metadata say; forgotten here."""
         copies = self._copies.get(wanted.partition, ())
         futures = self._futures.get(wanted.partition, ())
         beside = [f for f in futures if f[0] in copies and f[0] not in self._failed]
         for directory, name in beside:
             self.take_out(directory, name, wanted.partition.partition)
-        return tuple(StrayCopy(directory, name, "a future copy beside its current one") for directory, name in beside)
+        futures_beside = [
+            StrayCopy(directory, name, "a future copy beside its current one") for directory, name in beside
+        ]
+        return (*futures_beside, *self._claims_beside(wanted))
+
+    def _claims_beside(self, wanted: Wanted) -> Iterator[StrayCopy]:
+        if wanted.assigned in self._failed or wanted.assigned not in self._copies.get(wanted.partition, ()):
+            return
+        for (directory, name), claim in list(self.claims(wanted.name).items()):
+            if claim.is_directory and directory not in self._failed:
+                self._release(directory, name)
+                yield StrayCopy(directory, name, WRONG_NAME if claim.misnamed else NO_TOPIC_ID, claim)
 
     def _superseded(self, wanted: Wanted) -> tuple[StrayCopy, ...]:
         """The copies that do not count, where they can be renamed; forgotten here."""
@@ -634,6 +802,11 @@ class Inventory:
         return _A.CORDONED if self.chooser.is_cordoned(directory) else _A.ONLINE
 
     def _found(self, wanted: Wanted) -> Found:
+        found = self._lies(wanted)
+        settled = found in (_F.IN_PLACE, _F.IN_PLACE_MOVING, _F.TWICE, _F.TWICE_DECIDED)
+        return _F.TAKEN if not settled and self._is_taken(wanted, found) else found
+
+    def _lies(self, wanted: Wanted) -> Found:
         copies = self._copies.get(wanted.partition, ())
         if len(copies) > 1:
             return _F.TWICE if self._counting(wanted, copies) is None else _F.TWICE_DECIDED

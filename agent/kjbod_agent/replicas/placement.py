@@ -21,10 +21,11 @@ each directory and error.
 """
 
 import asyncio
+import errno
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final, Protocol
 
 from kjbod.clock import Clock, SystemClock
@@ -36,7 +37,7 @@ from kjbod_agent.replicas.choice import Site
 from kjbod_agent.replicas.deletions import Deletions, DepartingReplica, StrayError, Successor
 from kjbod_agent.replicas.directory_work import DirectoryWork, Job
 from kjbod_agent.replicas.hosting import Hosting, Update
-from kjbod_agent.replicas.inventory import Decision, Inventory, StrayCopy, Wanted, delete_name
+from kjbod_agent.replicas.inventory import Claim, Decision, Inventory, StrayCopy, Wanted, delete_name
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter, WriteFile
 from kjbod_agent.replicas.strays import (
     FOUND_AT_START,
@@ -47,7 +48,6 @@ from kjbod_agent.replicas.strays import (
     NO_TOPIC_ID,
     NOT_HERE,
     NOT_PROVEN_DELETED,
-    WRONG_NAME,
     Stray,
     is_deletion_proven,
     is_stray_kraft,
@@ -73,6 +73,10 @@ TOLD_AGAIN_MS: Final = 60_000
 """Between two lines about creations that fail with one error in one directory."""
 CANNOT_TAKE_IT: Final = frozenset({Meaning.ROOM, Meaning.NAME, Meaning.CONFIGURATION})
 """Errors of a creation that speak for another directory, not of a dead disk."""
+LOOK_MS: Final = 10_000
+"""Between two looks at which replicas are in a directory."""
+NAMED_MAX: Final = 3
+"""Replicas that are named with the reason why they are missing; the others are counted."""
 TOPIC_DELAY: Final = "file.delete.delay.ms"
 BROKER_DELAY: Final = "log.segment.delete.delay.ms"
 DELETE_DELAY_MS: Final = 60_000
@@ -201,6 +205,10 @@ class Placement:
     _created: int = 0
     _new: set[TopicIdPartition] = field(default_factory=set)
     _left: dict[TopicIdPartition, str] = field(default_factory=dict)
+    _taken: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Replicas that are not made because their names are taken, and by what."""
+    _vanished: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Replicas that were removed by somebody else, and where they were."""
     _refusals: dict[TopicIdPartition, int] = field(default_factory=dict)
     """How often directories could not take a replica that is not made yet."""
     _unable: dict[Uuid, str] = field(default_factory=dict)
@@ -250,6 +258,17 @@ class Placement:
         """Replicas that could not be made so far, the first one to fail first."""
         return self._unmade
 
+    def missing(self) -> list[str]:
+        """Replicas that the metadata place here and that cannot be used, and why, in words."""
+        told = [f"{self._name(partition)} cannot be used: {why}" for partition, why in self._taken.items()]
+        told += [f"{path} was removed while the agent ran: put it back" for path in self._vanished.values()]
+        more = len(told) - NAMED_MAX
+        return told if more <= 0 else [*told[:NAMED_MAX], f"{more:,} more replicas cannot be used"]
+
+    def _name(self, partition: TopicIdPartition) -> str:
+        hosted = self.hosting.partitions.get(partition)
+        return f"{partition.topic_id if hosted is None else hosted.topic}-{partition.partition}"
+
     @property
     def progress(self) -> Progress:
         """Progress of the placement."""
@@ -283,6 +302,7 @@ class Placement:
                 self._tasks.create_task(work.run())
             if self._writer is not None:
                 self._tasks.create_task(self._writer.run())
+            self._tasks.create_task(self._look_again())
             await self._review_all()
 
     def work(self, directory_id: Uuid, job: Job) -> None:
@@ -489,6 +509,8 @@ class Placement:
             raise StrayError(
                 f"{stray.path} cannot be restored: {wanted.name} lies beside it: restore or remove that one first"
             )
+        if (taken := self.inventory.why_taken(wanted)) is not None:
+            raise StrayError(f"{stray.path} cannot be restored: its name is taken: {taken}")
         return wanted
 
     # ---- the first look, and at a directory that was loaded
@@ -511,7 +533,7 @@ class Placement:
     def _take(self, directory_id: Uuid, replicas: tuple[Replica, ...]) -> Iterator[None]:
         """Put what lies in a directory into the inventory."""
         for number, replica in enumerate(replicas, start=1):
-            self.inventory.add(directory_id, replica.name, replica.partition, replica.topic_id, replica.suffix)
+            self.inventory.put(directory_id, replica)
             if number % REVIEWS_PER_SLICE == 0:
                 yield
         if directory_id not in self.inventory.loading:
@@ -525,6 +547,8 @@ class Placement:
                 for r in replicas
                 if r.topic_id is not None and r.suffix in ("", "future")
             )
+            taken = (self._hosted_as(f"{r.topic}-{r.partition}") for r in replicas if r.trouble)
+            self.review(partition for partition in taken if partition is not None)
             self.review(self._waiting)
 
     def _look_through(self, directory_id: Uuid) -> Iterator[None]:
@@ -546,14 +570,31 @@ class Placement:
         elif suffix == "delete":
             self._deleted.append(found)
         else:
+            if self._keeps_its_name(found):
+                return
             reason = is_stray_kraft(self.hosting.broker_id, found.topic_id, found.partition, self._replicas)
             plain = found.name if suffix == "" else found.name.rpartition(".")[0]
-            if reason is None and plain != f"{found.topic}-{found.partition}":
-                reason, found = WRONG_NAME, replace(found, topic=plain.rpartition("-")[0])
+            if reason is None and found.topic_id and plain != (name := f"{found.topic}-{found.partition}"):
+                key = TopicIdPartition(found.topic_id, found.partition)
+                self.inventory.misname(found.directory_id, found.name, key, name)
+                return
             creating = found.topic_id and TopicIdPartition(found.topic_id, found.partition) in self.inventory.creating
             if reason is not None and not creating:
                 self.inventory.take_out(found.directory_id, found.name, found.partition)
                 self.deletions.set_aside(found, reason)
+
+    def _keeps_its_name(self, found: DepartingReplica) -> bool:
+        """Whether something that cannot be used as a copy stays as it is: it is no directory, or a replica of this
+        broker has its name. What cannot be read is not "no such topic"."""
+        claimed = self.inventory.claim_of(found.directory_id, found.name)
+        return claimed is not None and (not claimed[1].is_directory or self._hosted_as(claimed[0]) is not None)
+
+    def _hosted_as(self, name: str) -> TopicIdPartition | None:
+        """The replica of this broker with this name."""
+        topic, _, number = name.rpartition("-")
+        topic_id = self._image.topic_ids.get(topic)
+        partition = None if topic_id is None else TopicIdPartition(topic_id, int(number))
+        return partition if partition in self.hosting.partitions else None
 
     def _judge_deleted(self) -> None:
         """Remove later what was found as ``-delete``, where the metadata prove it. Where they contradict it, it gets
@@ -609,6 +650,8 @@ class Placement:
             if self.inventory.may_lie_elsewhere(key):
                 continue
             plain = f"{self.hosting.partitions[key].topic}-{key.partition}"
+            if self.inventory.claims(plain):
+                continue
             # Of several nobody knows which was the last, or whether one is what a move that was given up had copied.
             if len(marked) == 1 and plain not in self.inventory.names(marked[0].directory_id):
                 undeleted.add(marked[0])
@@ -725,6 +768,7 @@ class Placement:
             self._set_aside(wanted, aside)
         if decision.action not in (Action.CREATE, Action.CREATE_AND_ASSIGN):
             self._unmade.pop(partition, None)
+        self._note_taken(decision)
         match decision.action:
             case Action.REFUSE:
                 self.owner.refuse(decision.why)
@@ -744,12 +788,93 @@ class Placement:
             case Action.LEAVE:
                 self._leave(decision)
 
+    def _note_taken(self, decision: Decision) -> None:
+        """Say once what has the name of a replica that is therefore not made."""
+        wanted = decision.wanted
+        if not decision.taken:
+            self._taken.pop(wanted.partition, None)
+        elif self._taken.get(wanted.partition) != decision.why:
+            self._taken[wanted.partition] = decision.why
+            self.log.error(
+                "replica.name.taken",
+                topic=wanted.topic,
+                partition=wanted.partition.partition,
+                directory_id=str(wanted.assigned),
+                reason=decision.why,
+            )
+
     def _set_aside(self, wanted: Wanted, aside: StrayCopy) -> None:
         partition = wanted.partition
+        if aside.claim is not None:
+            self._set_claim_aside(aside.directory_id, aside.name, aside.claim.topic_id, aside.reason)
+            return
         leaving = DepartingReplica(
             aside.directory_id, aside.name, wanted.topic, partition.partition, partition.topic_id
         )
         self.deletions.set_aside(leaving, aside.reason)
+
+    def _set_claim_aside(self, directory_id: Uuid, name: str, topic_id: Uuid | None, reason: str) -> None:
+        parsed = parse_replica(name)
+        assert parsed is not None, "it has the name of a replica"
+        self.deletions.set_aside(DepartingReplica(directory_id, name, parsed[0], parsed[1], topic_id), reason)
+
+    # ---- what changes in a directory without the agent
+
+    async def _look_again(self) -> None:
+        """Look from time to time whether each replica is still there, and each name that was taken. Behind what is
+        queued on a directory, so that nothing of it is half done."""
+        waiting: set[Uuid] = set()
+
+        async def look(directory_id: Uuid) -> None:
+            waiting.discard(directory_id)
+            await self._look_into(directory_id)
+
+        while True:
+            await asyncio.sleep(LOOK_MS / 1000)
+            for directory_id in self.inventory.online if self._known else ():
+                if directory_id not in waiting:
+                    waiting.add(directory_id)
+                    self.work(directory_id, functools.partial(look, directory_id))
+
+    async def _look_into(self, directory_id: Uuid) -> None:
+        agent = self._work[directory_id].agent
+        missed = {self._name(partition) for partition in self._taken}
+        try:
+            listed = {one.name: one for one in await agent.list_replicas(timeout_ms=WORK_TIMEOUT_MS)}
+            if directory_id not in self.inventory.online:
+                return
+            seen = self.inventory.compare(directory_id, listed, missed)
+            again = await agent.load_replicas(seen.changed, timeout_ms=WORK_TIMEOUT_MS) if seen.changed else ()
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable):
+            return  # whether its disk is dead is for the health monitor to say
+        if directory_id not in self.inventory.online or self._work[directory_id].agent is not agent:
+            return
+        self._note_vanished(directory_id, seen.vanished)
+        for name in seen.gone:
+            self.inventory.release(directory_id, name)
+        for replica in again:
+            self.inventory.release(directory_id, replica.name)
+            self.inventory.put(directory_id, replica)
+            found = DepartingReplica(
+                directory_id,
+                replica.name,
+                self._topic(replica.topic_id, replica.topic),
+                replica.partition,
+                replica.topic_id,
+            )
+            self._look_at(found, replica.suffix)
+        self.review(self._taken)
+
+    def _note_vanished(self, directory_id: Uuid, vanished: Iterable[TopicIdPartition]) -> None:
+        there = self.inventory.path(directory_id)
+        found = {partition: f"{there}/{self._name(partition)}" for partition in vanished}
+        for partition, path in list(self._vanished.items()):
+            if partition not in found and path.startswith(f"{there}/"):
+                del self._vanished[partition]
+        for partition, path in found.items():
+            if partition not in self._vanished and partition in self.hosting:
+                self._vanished[partition] = path
+                self.log.error("replica.vanished", path=path, reason="somebody has removed or renamed it: put it back")
 
     def _leave(self, decision: Decision) -> None:
         """Nothing to do; said once where a person would expect something."""
@@ -824,6 +949,12 @@ class Placement:
     def _not_made(self, wanted: Wanted, directory: Uuid, error: DirectoryError) -> None:
         meaning, todo = in_work(error.errno, error.call), remedy(error.errno)
         self._failed_to_make(wanted, error.path, str(error.errno), f"{error}: {todo}" if todo else str(error))
+        if error.errno == errno.EEXIST:  # it came after the load: the next look says what it is
+            self.inventory.not_created(wanted.partition)
+            if wanted.name not in self.inventory.names(directory):  # else it is a stray that could not be renamed
+                self.inventory.claim(directory, wanted.name, Claim("something else has its name", is_directory=False))
+            self.review([wanted.partition])
+            return
         if asks_probe(error.errno, error.call):
             self.owner.work_failed(directory, error)
         if meaning is Meaning.CONFIGURATION:
@@ -897,10 +1028,16 @@ class Placement:
         self._left.pop(partition, None)
         self._refusals.pop(partition, None)
         self._unmade.pop(partition, None)
+        self._taken.pop(partition, None)
+        self._vanished.pop(partition, None)
         self._due.discard(partition)
         self._waiting.pop(partition, None)
         self.owner.forget(partition)
         name = f"{old.topic}-{partition.partition}"
+        for (directory, each), claim in list(self.inventory.claims(name).items()):
+            if claim.is_directory and directory in self.inventory.online:
+                self.inventory.take_out(directory, each, partition.partition)
+                self._set_claim_aside(directory, each, claim.topic_id, NO_TOPIC_ID)
         if proven:
             self._rename(partition, name, old.topic)
             return

@@ -30,6 +30,7 @@ none, or MIGRATING     nowhere              none offline           create in the
 LOST, or unknown       nowhere              none offline           create in the emptiest, assign
 LOST, or unknown       nowhere              some offline           none
 a directory online     only its future      any                    promote it (KAFKA-16082)
+any but that           its name is taken    any                    create nothing, assign LOST
 =====================  ===================  =====================  =====================================================
 
 A cordoned directory (KIP-1066) is an online one here: what the metadata place there is made there. It comes last when
@@ -71,8 +72,13 @@ added. The others are set aside as strays, which are kept. (A creation that time
 out on a dying disk and was done elsewhere leaves such a copy; Kafka would refuse to start for ever after.) A finished
 move leaves one only, see ``kjbod_agent.moves.mover``. Else nobody but a person can know which one is good.
 
-A name can be taken where strays could not be renamed. Then the replica goes to another directory, and is assigned to
-it.
+*No replica is made, and none is assigned elsewhere, while anything that cannot be used as a copy has its name in a log
+directory*: a directory whose ``partition.metadata`` cannot be read, a symbolic link, wherever it leads and also when
+its disk is not mounted, a file, a directory that Kafka serves as the same partition (``t-00``), a stray that could not
+be renamed. What cannot be read is not "no such topic": an empty replica beside it would lead, and the one with the data
+would be cut to its length when the directories are given back to Kafka. It stays in its place and under its name, and
+the replica is assigned to LOST. A copy where the metadata say counts whatever else has its name, and a replica that is
+newer than this process has no other copy.
 """
 
 import enum
@@ -125,6 +131,8 @@ class Found(enum.Enum):
     """Only a future one, in another directory than the metadata say: what it was copied from is gone."""
     FUTURE_AND_SOURCE = enum.auto()
     """A future one, and what it was copied from, renamed to ``-delete`` by a promotion that was interrupted."""
+    TAKEN = enum.auto()
+    """None where the metadata say, and something that cannot be used as a copy has its name in some directory."""
 
 
 class Hidden(enum.Enum):
@@ -189,6 +197,7 @@ _OPEN = tuple(f for f in Found if f not in _SETTLED)
 _KNOWN = (_H.NONE_OFFLINE, _H.RULED_OUT, _H.POSSIBLE)
 _NOWHERE_ELSE = (_H.NONE_OFFLINE, _H.RULED_OUT)
 _SOMEWHERE = (_F.ELSEWHERE, _F.ELSEWHERE_MOVING)
+_TAKEN = "its name is taken by something that cannot be used as its copy"
 _NOT_THERE = "it lies in another directory than the metadata say"
 _MOVES_LATER = "it lies elsewhere; its move goes on after that"
 
@@ -213,6 +222,9 @@ RULES: Final = (
     _rule(_LOADED, [_F.ELSEWHERE_MOVING_HERE], _KNOWN, Action.RESUME, "the controller has agreed to its move"),
     _rule(_LOADED, [_F.FUTURE_AND_SOURCE], _KNOWN, Action.RESUME, "its promotion was interrupted"),
     _rule(_LOADED, [_F.FUTURE_IN_PLACE], _KNOWN, Action.RESUME, "its future replica is all there is: promote it"),
+    # Taken.
+    _rule([*_HERE, *_UNDECIDED], [_F.TAKEN], _KNOWN, Action.ASSIGN_LOST, _TAKEN),
+    _rule([*_MISSING, *_AWAY], [_F.TAKEN], _KNOWN, Action.LEAVE, _TAKEN),
     # Nowhere.
     _rule(_HERE, _GONE, _KNOWN, Action.CREATE, "it is missing where the metadata say"),
     _rule(_AWAY, _GONE, _KNOWN, Action.LEAVE, "its directory is offline"),

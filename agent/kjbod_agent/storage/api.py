@@ -142,6 +142,9 @@ class Replica:
         topic_id: from ``partition.metadata``; None when the file is missing or does not parse, which makes the log
             a stray one (``LogManager.isStrayKraftReplica``).
         suffix: what kind of replica it is.
+        trouble: why it has no topic id although it may be a replica with data, in words that follow its path: its
+            ``partition.metadata`` cannot be read, it is a symbolic link, a file. Empty: nothing is the matter.
+        is_directory: False for what has the name of a current or future replica and is no directory.
     """
 
     name: str
@@ -149,6 +152,8 @@ class Replica:
     partition: int
     topic_id: Uuid | None
     suffix: ReplicaSuffix = ""
+    trouble: str = ""
+    is_directory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +165,10 @@ class LoadedDirectory:
         real_path: without symbolic links; what the mount table is searched for.
         meta_properties: content of ``meta.properties``; None when there is none.
         directory_id: the text after ``directory.id=`` in it, unchecked; None when there is none.
-        replicas: every replica directory, by name. ``__cluster_metadata-*`` is not among them.
+        replicas: every replica directory, by name, and what else has the name of a current or future replica.
+            ``__cluster_metadata-*`` is not among them.
         unknown_names: sub-directories whose names Kafka cannot parse (a broker refuses to start with them), such as
             ``lost+found``.
-        linked_names: symbolic links with the names of replicas. Kafka follows them and would take what is there for
-            its own, perhaps on a disk that nobody watches; kjbod does not, and leaves them alone.
         has_cluster_metadata: whether ``__cluster_metadata-0`` lies here.
         identity: which mount and directory this is; remembered, and compared by each later request.
         total_bytes: size of the file system.
@@ -188,7 +192,6 @@ class LoadedDirectory:
     usable_bytes: int
     clean_shutdown: bool
     clean_shutdown_epoch: int | None
-    linked_names: tuple[str, ...] = ()
     kafka_trace: str | None = None
 
 
@@ -418,7 +421,8 @@ class DirectoryAgent(CanProbe, Protocol):
         the work; a probe goes between any two."""
 
     async def list_replicas(self, *, timeout_ms: int) -> tuple[Replica, ...]:
-        """Return every replica directory as it is now, by name, without topic ids.
+        """Return every replica directory as it is now, by name, without topic ids, and what else has the name of a
+        current or future replica.
 
         Unlike :meth:`load_head` this expects the directory that was loaded, and leaves what probes compare unchanged.
         """

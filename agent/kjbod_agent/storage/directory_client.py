@@ -33,7 +33,6 @@ from kjbod_agent.storage.api import (
     Piece,
     ProbeResult,
     Replica,
-    ReplicaSuffix,
     WorkerUnavailable,
 )
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, offsets
@@ -131,9 +130,8 @@ class DirectoryClient(ABC):
             real_path=found["real_path"],
             meta_properties=None if found["meta"] is None else found["meta"].encode("latin-1"),
             directory_id=found["directory_id"],
-            replicas=_replicas(found["names"]),
+            replicas=_replicas([*found["names"], *found["obstacles"]]),
             unknown_names=tuple(name for name, parsed in found["names"] if parsed is None),
-            linked_names=tuple(found["links"]),
             kafka_trace=found["kafka"],
             has_cluster_metadata=any(name == "__cluster_metadata-0" for name, _ in found["names"]),
             identity=identity,
@@ -147,15 +145,15 @@ class DirectoryClient(ABC):
         return _replicas(await self._ask("list_replicas", timeout_ms))
 
     async def load_replicas(self, replicas: Sequence[Replica], *, timeout_ms: int) -> tuple[Replica, ...]:
-        topic_ids = await self._topic_ids([replica.name for replica in replicas], timeout_ms)
-        return tuple(dataclasses.replace(replica, topic_id=topic_ids[replica.name]) for replica in replicas)
+        found = await self._topic_ids([replica.name for replica in replicas if replica.is_directory], timeout_ms)
+        return tuple(_with_topic_id(replica, found.get(replica.name)) for replica in replicas)
 
-    async def _topic_ids(self, names: list[str], timeout_ms: int) -> dict[str, Uuid | None]:
-        found: dict[str, Uuid | None] = {}
+    async def _topic_ids(self, names: list[str], timeout_ms: int) -> dict[str, tuple[Uuid | None, str]]:
+        found: dict[str, tuple[Uuid | None, str]] = {}
         for start in range(0, len(names), TOPIC_IDS_PER_REQUEST):
             batch = names[start : start + TOPIC_IDS_PER_REQUEST]
             texts = await self._ask("topic_ids", timeout_ms, names=batch)
-            found.update(zip(batch, map(_topic_id, texts), strict=True))
+            found.update((name, (_topic_id(text), why)) for name, (text, why) in zip(batch, texts, strict=True))
         return found
 
     async def lock(self, *, timeout_ms: int) -> None:
@@ -431,13 +429,22 @@ def _place(buffer: CopyBuffer, slot: int) -> list[int]:
     return [slot * buffer.slot_bytes, buffer.slot_bytes]
 
 
-def _replicas(names: Sequence[tuple[str, tuple[str, int, ReplicaSuffix] | None]]) -> tuple[Replica, ...]:
-    """Replicas among named directories, without the metadata log; each name comes with its parts."""
+def _replicas(found: Sequence[Sequence[Any]]) -> tuple[Replica, ...]:
+    """Replicas among what was found, by name, without the metadata log; each name comes with its parts, None for what
+    is no replica, and what it is where it is no directory."""
     return tuple(
-        Replica(name, parsed[0], parsed[1], None, parsed[2])
-        for name, parsed in names
+        Replica(name, parsed[0], parsed[1], None, parsed[2], " ".join(obstacle), not obstacle)
+        for name, parsed, *obstacle in sorted(found, key=lambda one: str(one[0]))
         if parsed is not None and not name.startswith(METADATA_PREFIX)
     )
+
+
+def _with_topic_id(replica: Replica, found: tuple[Uuid | None, str] | None) -> Replica:
+    """A replica with what its ``partition.metadata`` says; None: it is no directory, and was not asked."""
+    if found is None:
+        return replica
+    topic_id, trouble = found
+    return dataclasses.replace(replica, topic_id=topic_id, trouble=trouble)
 
 
 def _fields(identity: MountIdentity) -> list[object]:

@@ -30,6 +30,7 @@ from kjbod_agent.storage.worker import (
     directory_id_of,
     parse_replica,
     topic_id_of,
+    why_no_topic_id,
 )
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -43,6 +44,8 @@ class MemoryDisk:
     Attributes:
         meta_properties: the file's content; None: not formatted.
         directories: sub-directories by name; the value is the content of ``partition.metadata``, None without one.
+        obstacles: what has the name of a replica and is no directory, by name: what it is, in the words of
+            ``worker.obstacle_of``.
         files: other files of a replica: content by name, by name of its directory. Assign another content and it has
             changed now; delete the name from ``inodes`` too and it is another file.
         checkpoints: content of Kafka's checkpoint files, by name.
@@ -60,6 +63,7 @@ class MemoryDisk:
 
     meta_properties: bytes | None = None
     directories: dict[str, bytes | None] = field(default_factory=dict)
+    obstacles: dict[str, str] = field(default_factory=dict)
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     checkpoints: dict[str, bytes] = field(default_factory=dict)
     clean_shutdown: bytes | None = None
@@ -137,6 +141,17 @@ class MemoryDisk:
         if file == PARTITION_METADATA:
             return self.directories.get(name)
         return self.files.get(name, {}).get(file)
+
+    def topic_id(self, name: str) -> tuple[str | None, str]:
+        """Topic id of a replica, and why there is none although it may have data; empty: it has none."""
+        content, files = self.directories.get(name), self.files.get(name, {})
+        if content is not None:
+            topic_id = topic_id_of(content)
+            return topic_id, "" if topic_id is not None else why_no_topic_id(content)
+        segments = [file for file in sorted(files) if file.endswith(".log")]
+        if any(files[file] for file in segments):
+            return None, f"it has no {PARTITION_METADATA}, and data"
+        return None, "" if segments else f"it has no {PARTITION_METADATA} and no segment: is its disk not mounted?"
 
     def file_names(self, name: str) -> list[str]:
         """All files of a replica, sorted."""
@@ -259,7 +274,7 @@ class MemoryDirectoryAgent(DirectoryClient):
             "directory_id": None if meta is None else directory_id_of(meta),
             "clean": None if clean is None else clean.decode("latin-1"),
             "names": [[name, parse_replica(name)] for name in sorted(disk.directories)],
-            "links": [],
+            "obstacles": [[name, parse_replica(name), what] for name, what in sorted(disk.obstacles.items())],
             "kafka": disk.kafka_trace(),
             "real_path": self._path,
             "identity": disk.identity(),
@@ -267,11 +282,11 @@ class MemoryDirectoryAgent(DirectoryClient):
         }
 
     def _op_list_replicas(self, request: dict[str, Any], directory_id: str | None) -> list[list[Any]]:
-        return [[name, parsed] for name in sorted(self.disk.directories) if (parsed := parse_replica(name))]
+        found = [[name, parsed] for name in sorted(self.disk.directories) if (parsed := parse_replica(name))]
+        return [*found, *([name, parse_replica(name), what] for name, what in self.disk.obstacles.items())]
 
-    def _op_topic_ids(self, request: dict[str, Any], directory_id: str | None) -> list[str | None]:
-        contents = (self.disk.directories.get(name) for name in request["names"])
-        return [None if content is None else topic_id_of(content) for content in contents]
+    def _op_topic_ids(self, request: dict[str, Any], directory_id: str | None) -> list[tuple[str | None, str]]:
+        return [self.disk.topic_id(name) for name in request["names"]]
 
     def _op_write_meta_properties(self, request: dict[str, Any], directory_id: str | None) -> str | None:
         self._write("meta.properties")
@@ -319,7 +334,7 @@ class MemoryDirectoryAgent(DirectoryClient):
         name, topic_id = request["name"], request["topic_id"]
         self._named(name, f"create of {name}", suffix)
         content = self.disk.directories.get(name)
-        if content is not None and topic_id_of(content) != topic_id:
+        if name in self.disk.obstacles or (content is not None and topic_id_of(content) != topic_id):
             raise Refused(errno.EEXIST, f"create of {name}")
         if content is None and self.disk.files.get(name):
             raise Refused(errno.EEXIST, f"create of {name}")
@@ -337,7 +352,7 @@ class MemoryDirectoryAgent(DirectoryClient):
         call = f"rename of {name} to {new_name}"
         for part in (name, new_name):
             self._named(part, call)
-        if new_name in self.disk.directories:
+        if new_name in self.disk.directories or new_name in self.disk.obstacles:
             raise Refused(errno.EEXIST, call)
         if name not in self.disk.directories:
             raise Refused(errno.ENOENT, call)

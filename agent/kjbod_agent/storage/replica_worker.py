@@ -39,6 +39,7 @@ from kjbod_agent.storage.worker import (
     Worker,
     delete_form,
     frame,
+    obstacle_of,
     parse_replica,
     topic_id_of,
 )
@@ -215,6 +216,8 @@ class ReplicaWorker(Worker):
                 raise Refused(errno.EEXIST, f"create of {wanted}")
             self._step(f"list of {name}")
             if set(os.listdir(replica)) - {PARTITION_METADATA, PARTITION_METADATA + ".tmp"}:
+                if left_over:
+                    raise Refused(errno.ENOTEMPTY, f"create of {wanted}: something is in {name}: remove it")
                 raise Refused(errno.EEXIST, f"create of {wanted}")
             # No newline at the end: PartitionMetadataFile writes none.
             self._replace(replica, PARTITION_METADATA, [f"version: 0\ntopic_id: {topic_id}".encode()])
@@ -285,11 +288,19 @@ class ReplicaWorker(Worker):
     # measure -------------------------------------------------------------------------------------------------------
 
     def op_list_replicas(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[list[Any]]:
-        """Names of the replica directories, each with its parts."""
+        """Names of the replica directories, each with its parts; of what is no directory, what it is."""
         self._step(f"list of {self.path}")
+        found: list[list[Any]] = []
         with os.scandir(root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        return [[name, parsed] for name in names if (parsed := parse_replica(name)) is not None]
+            for entry in entries:
+                parsed = parse_replica(entry.name)
+                if parsed is None:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    found.append([entry.name, parsed])
+                elif (obstacle := obstacle_of(entry)) is not None:
+                    found.append([entry.name, parsed, obstacle])
+        return sorted(found)
 
     def op_replica_sizes(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[int | None]:
         """Sizes of the first of these replicas, as many as one request may take; None for one that is not there."""

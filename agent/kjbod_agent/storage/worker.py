@@ -100,12 +100,16 @@ _ZERO_ID = re.compile(rb"A{21}[A-P]")
 NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESPIPE)
 """What reading a directory gets, a link to itself or through a file, a socket, a FIFO."""
 DENIED = (errno.EACCES, errno.EPERM)
+ONE_REPLICA = (errno.ENOKEY, *NO_FILE, *DENIED)
+"""Errors of a read in one replica that speak of this replica, whatever the medium: Kafka's directory stays online."""
 ANOTHER = (errno.ENOENT, errno.ESTALE, *NO_FILE, *DENIED)
 """What ``meta.properties`` gets that is gone, closed to us, or another one, whatever the medium."""
 BESIDE_MAX = 64
 """Names beside a log directory that are told."""
 ACCESS_SAMPLES = 8
 """Replica directories of which the start sees whether they may be used."""
+USABLE = os.R_OK | os.W_OK | os.X_OK
+"""What a broker needs of a directory."""
 AT_FDCWD = -100
 AT_EACCESS = 0x200
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -114,6 +118,26 @@ _libc = ctypes.CDLL(None)
 _faccessat = ctypes.CDLL(None, use_errno=True).faccessat
 _statx = getattr(_libc, "statx", None)
 _statx_buffer = ctypes.create_string_buffer(256)
+
+
+LINK = "it is a symbolic link"
+_KINDS = {
+    stat.S_IFLNK: LINK,
+    stat.S_IFREG: "it is a file",
+    stat.S_IFIFO: "it is a FIFO",
+    stat.S_IFSOCK: "it is a socket",
+}
+
+
+def obstacle_of(entry: os.DirEntry[str]) -> str | None:
+    """What has the name of a current or future replica and is no directory, in words; None: no such thing.
+
+    A link is not followed: what it leads to may be on a disk that hangs, or not mounted.
+    """
+    parsed = parse_replica(entry.name)
+    if parsed is None or parsed[2] not in ("", "future") or entry.is_dir(follow_symlinks=False):
+        return None
+    return _KINDS.get(stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode), "it is a device")
 
 
 class Refused(Exception):  # noqa: N818  an answer, not an accident
@@ -251,6 +275,16 @@ def topic_id_of(content: bytes) -> str | None:
     if found is None or int(found.group(1)) != 0 or _ZERO_ID.fullmatch(found.group(2)):
         return None
     return found.group(2).decode("latin-1")
+
+
+def why_no_topic_id(content: bytes) -> str:
+    """Why there is no topic id in a ``partition.metadata``, in words that follow a path."""
+    if not content.strip(b"\0"):
+        return f"its {PARTITION_METADATA} is {'all NUL' if content else 'empty'}"
+    version = re.match(rb"version: ?(\d+)\r?\n", content)
+    if version is not None and int(version.group(1)) != 0:
+        return f"its {PARTITION_METADATA} has version {int(version.group(1))}, and only 0 is known"
+    return f"its {PARTITION_METADATA} has no topic id that can be read"
 
 
 def known_block(index: int) -> bytes:
@@ -408,15 +442,17 @@ class Worker:
 
     def _require_access(self, root: int, replicas: list[str]) -> None:
         """Whether what lies here is ours to use: after a chown that was not recursive it is not, and the first change
-        would look like a broken disk. A few of the replicas stand for all. A file system that is read-only is not our
-        question here."""
-        wanted = [(".", os.R_OK | os.W_OK | os.X_OK), (".lock", os.R_OK | os.W_OK)]
-        wanted += [(name, os.R_OK | os.W_OK | os.X_OK) for name in replicas[:ACCESS_SAMPLES]]
-        for name, mode in wanted:
+        would look like a broken disk. A few of the replicas stand for all; one of several is judged alone. A file
+        system that is read-only is not our question here."""
+        for name, mode in ((".", USABLE), (".lock", os.R_OK | os.W_OK)):
             self._step(f"access to {self.path if name == '.' else name}")
-            number = denied(root, name, mode)
-            if number:
+            if number := denied(root, name, mode):
                 raise PermissionError(number, os.strerror(number), name)
+        sample = replicas[:ACCESS_SAMPLES]
+        numbers = [denied(root, name, USABLE) for name in sample]
+        if len(sample) > 1 and all(numbers):
+            self._step(f"access to {sample[0]}")
+            raise PermissionError(numbers[0], os.strerror(numbers[0]), sample[0])
 
     def _barrier(self, name: str) -> list[Any] | None:
         """The first of all directories down to this one, and then what was asked for, that is denied to us: its name,
@@ -558,14 +594,15 @@ class Worker:
         meta = self._read(root, META_PROPERTIES, cold=True)
         clean = self._read_if_file(root, CLEAN_SHUTDOWN, None)
         self._step(f"list of {self.path}")
-        names, links, checkpoints = [], [], []
+        names, obstacles, checkpoints = [], [], []
         with os.scandir(root) as entries:
             for entry in entries:
                 if entry.name in KAFKA_CHECKPOINTS:
                     checkpoints.append(entry.name)
-                if entry.is_symlink() and parse_replica(entry.name):
-                    links.append(entry.name)  # not followed: what it leads to may be on a disk that hangs
-                elif _is_directory(entry):
+                obstacle = obstacle_of(entry)
+                if obstacle is not None:
+                    obstacles.append([entry.name, parse_replica(entry.name), obstacle])
+                elif not (entry.is_symlink() and parse_replica(entry.name)) and _is_directory(entry):
                     names.append(entry.name)
         replicas = [name for name in sorted(names) if parse_replica(name)]
         if meta is not None or replicas:  # else it may be a mount point without its disk
@@ -577,7 +614,7 @@ class Worker:
             "directory_id": None if meta is None else directory_id_of(meta),
             "clean": None if clean is None else clean.decode("latin-1"),
             "names": [[name, parse_replica(name)] for name in sorted(names) if name not in NOT_LOGS],
-            "links": sorted(links),
+            "obstacles": sorted(obstacles),
             "kafka": kafka,
             "real_path": os.path.realpath(self.path),
             "identity": self.identity,
@@ -591,27 +628,63 @@ class Worker:
         for name in logs[:TRACE_REPLICAS]:
             self._step(f"list of {name}")
             try:
-                replica = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
-            except FileNotFoundError:
-                continue  # a broker that runs has just removed or renamed it
+                replica = self._open_replica(root, name)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, *ONE_REPLICA):  # a broker that runs may have just removed it
+                    raise
+                continue
             try:
                 if (file := _file_with_data(replica)) is not None:
                     return f"{name}/{file}"
+            except PermissionError:
+                continue
             finally:
                 os.close(replica)
         return None
 
-    def op_topic_ids(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[str | None]:
-        """Topic ids of the replicas in ``names``, in order."""
+    def _open_replica(self, root: int, name: str) -> int:
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+
+    def op_topic_ids(
+        self, root: int, request: dict[str, Any], directory_id: str | None
+    ) -> list[tuple[str | None, str]]:
+        """Topic ids of the replicas in ``names``, in order; where there is none, why that may be no more than an
+        unreadable file of a replica with data, in words, empty where it is not."""
         return [self._topic_id(root, name) for name in request["names"]]
 
-    def _topic_id(self, root: int, name: str) -> str | None:
-        content = self._read_if_file(root, f"{name}/{PARTITION_METADATA}", b"")
-        topic_id = None if content is None else topic_id_of(content)
-        if topic_id is not None:
-            changed_ns = os.stat(f"{name}/{PARTITION_METADATA}", dir_fd=root).st_ctime_ns
-            self._places.append(f"{changed_ns} {name}")
-        return topic_id
+    def _topic_id(self, root: int, name: str) -> tuple[str | None, str]:
+        try:
+            number = denied(root, name, USABLE)
+            if number and not name.endswith(("-delete", "-stray")):
+                raise PermissionError(number, os.strerror(number))
+            content = self._read(root, f"{name}/{PARTITION_METADATA}")
+            if content is None:
+                return None, self._why_it_may_have_data(root, name)
+        except OSError as error:
+            if error.errno not in ONE_REPLICA:
+                raise
+            return None, f"it cannot be read: {errno.errorcode[error.errno]} at {self._call}"
+        topic_id = topic_id_of(content)
+        if topic_id is None:
+            return None, why_no_topic_id(content)
+        changed_ns = os.stat(f"{name}/{PARTITION_METADATA}", dir_fd=root).st_ctime_ns
+        self._places.append(f"{changed_ns} {name}")
+        return topic_id, ""
+
+    def _why_it_may_have_data(self, root: int, name: str) -> str:
+        """Why a replica without ``partition.metadata`` may have data; empty: it has none. A broker makes the first
+        segment, then that file, and then appends: between them a crash leaves segments of no bytes (KAFKA-16814). A
+        directory with nothing in it may be a mount point whose disk is not mounted."""
+        self._step(f"list of {name}")
+        replica = self._open_replica(root, name)
+        try:
+            if (file := _file_with_data(replica)) is not None:
+                return f"it has no {PARTITION_METADATA}, and data in {file}"
+            if not any(file.endswith(".log") for file in os.listdir(replica)):
+                return f"it has no {PARTITION_METADATA} and no segment: is its disk not mounted?"
+        finally:
+            os.close(replica)
+        return ""
 
     def op_survey(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
         """Place of ``.lock``, and names beside the way from the mount point down to here: ``levels`` are directories,

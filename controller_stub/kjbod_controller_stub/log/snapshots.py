@@ -11,6 +11,7 @@ when log and snapshots together are too large or it is too old.
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import os
 import time

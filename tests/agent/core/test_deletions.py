@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from kjbod.clock import Clock, SystemClock
-from kjbod.ids import UNASSIGNED, Uuid
+from kjbod.ids import LOST, UNASSIGNED, Uuid
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, changes_between, image_of
 from kjbod.metadata.records import (
     ConfigRecord,
@@ -236,18 +236,21 @@ def test_a_directory_whose_topic_id_is_that_of_another_topic_is_a_stray_and_hide
     virtual(story)
 
 
-def test_a_stray_that_cannot_be_renamed_keeps_its_name_and_the_new_replica_goes_elsewhere(virtual: Run) -> None:
+def test_a_stray_that_cannot_be_renamed_keeps_its_name_until_its_directory_fails(virtual: Run) -> None:
     async def story(clock: Any) -> None:
         world = World(clock, {D1: {"foo-0": GONE}}, *FOO_TOPIC)
         world.disks[D1].fail(errno.EIO, ["rename_replica"])
         async with world.running():
             await asyncio.sleep(2)
             await world.quiet()
-            assert world.names(D1) == ["foo-0"]
-            assert world.names(D2) == ["foo-0"]
-            assert world.owner.assigned == {TopicIdPartition(FOO, 0): D2}
-            assert [stray.name for stray in world.placement.strays] == ["foo-0"]
+            assert (world.names(D1), world.names(D2)) == (["foo-0"], [])
+            assert world.owner.assigned == {TopicIdPartition(FOO, 0): LOST}
+            assert world.placement.strays == ()
             assert world.owner.errors == [errno.EIO]
+            world.placement.fail(D1)
+            world.commit(PartitionChangeRecord(topic_id=FOO, partition_id=0, directories=(LOST,)))
+            await asyncio.sleep(1)
+            assert world.owner.assigned == {TopicIdPartition(FOO, 0): D2}
 
     virtual(story)
 

@@ -15,7 +15,7 @@ from kjbod_agent.health.devices import DeviceWatch
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas import deletions, inventory
 from kjbod_agent.replicas.inventory import Inventory
-from kjbod_agent.storage.api import StorageOptions
+from kjbod_agent.storage.api import Replica, StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
 from tests.agent.core.test_deletions import D1, D2, D3, PATHS, World, partition
 from tests.agent.core.test_view import TOPIC, Host, hosted
@@ -51,10 +51,8 @@ def test_topics_and_disks_that_are_gone_leave_nothing_in_memory(virtual: Run, mo
                 third, disk = Uuid.of(50, number), MemoryDisk()
                 disk.directories[f"lost-{number}"] = None
                 agent = MemoryDirectoryAgent(PATHS[D3], disk, StorageOptions(clock=clock))
-                found = [
-                    SimpleNamespace(name=f"lost-{number}", partition=number, topic_id=None, suffix="", topic="lost")
-                ]
-                world.placement.add_directory(third, agent, PATHS[D3], cast(Any, found))
+                found = [Replica(f"lost-{number}", "lost", number, None)]
+                world.placement.add_directory(third, agent, PATHS[D3], found)
                 await world.quiet()
                 await asyncio.sleep(100)
                 held.append(entries(world.placement))

@@ -401,10 +401,9 @@ def test_mv_10_a_person_who_wants_a_replica_somewhere_is_heard_once_when_it_is_m
     assert outcome(inventory.decide(want(D1))) == (Action.CREATE, D1, False)
 
 
-@pytest.mark.parametrize("away", ["failed", "loading", "taken"])
+@pytest.mark.parametrize("away", ["failed", "loading"])
 def test_a_wish_that_cannot_be_is_no_obstacle(away: str) -> None:
-    taken: Copies = {D3: [("t-0", OTHER_TOPIC)]} if away == "taken" else {}
-    inventory = disks(taken, failed=[D3] if away == "failed" else [], loading=[D3] if away == "loading" else [])
+    inventory = disks(failed=[D3] if away == "failed" else [], loading=[D3] if away == "loading" else [])
     inventory.prefer("t", 0, D3)
     assert inventory.decide(want(D1, new=True)).directory_id == D1
 
@@ -418,12 +417,17 @@ def test_what_the_metadata_place_in_a_cordoned_directory_is_made_there() -> None
     assert outcome(other) == (Action.CREATE_AND_ASSIGN, D2, True)
 
 
-def test_sy_a_name_that_a_stray_replica_holds_sends_the_new_replica_elsewhere() -> None:
-    inventory = disks({D1: [("t-0", OTHER_TOPIC)]})
-    assert outcome(inventory.decide(want(D1))) == (Action.CREATE, D2, True)
-    everywhere = disks({d: [("t-0", None)] for d in (D1, D2, D3)})
-    decision = everywhere.decide(want(UNASSIGNED))
-    assert decision.action is Action.LEAVE and "taken" in decision.why
+@pytest.mark.parametrize("topic_id", [OTHER_TOPIC, None])
+def test_sy_no_replica_is_made_anywhere_while_a_stray_that_could_not_be_renamed_has_its_name(
+    topic_id: Uuid | None,
+) -> None:
+    for assigned in (D1, D2, UNASSIGNED):
+        inventory = disks({D1: [("t-0", topic_id)]})
+        decision = inventory.decide(want(assigned))
+        assert (outcome(decision), decision.taken) == ((Action.ASSIGN_LOST, LOST, True), True)
+        assert "/d1/t-0" in decision.why
+        inventory.fail(D1)
+        assert inventory.decide(want(D2)).action is Action.CREATE, "it is a stray when its directory is back"
 
 
 def test_a_deleted_replica_is_renamed_only_where_its_directory_is_online_and_frees_its_name() -> None:

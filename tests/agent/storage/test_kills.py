@@ -101,7 +101,7 @@ def state(root: Path) -> dict[str, object]:
         loaded = here.ask("load")["ok"]
         kept = [name for name, parsed in loaded["names"] if parsed is not None and parsed[2] != "delete"]
         assert all(parsed is not None for _, parsed in loaded["names"]), "a name that Kafka refuses to start with"
-        ids = here.ask("topic_ids", names=kept)["ok"]
+        ids = [topic_id for topic_id, _ in here.ask("topic_ids", names=kept)["ok"]]
         checkpoints = here.ask("read_checkpoint", name=HIGH_WATERMARK)["ok"]
         files = {
             name: {file.name: file.read_bytes() for file in (root / name).iterdir() if file.suffix != ".tmp"}

@@ -17,7 +17,7 @@ from kjbod_agent.storage import replica_worker, worker
 from kjbod_agent.storage.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, changed, offsets
 from kjbod_agent.storage.conformance import batch
 from kjbod_agent.storage.segments import last_indexed
-from kjbod_agent.storage.worker import delete_form, parse_replica
+from kjbod_agent.storage.worker import LINK, delete_form, parse_replica
 from tests.agent.storage.here import TOPIC_ID, Here
 
 FUTURE = f"t-0.{'a' * 32}-future"
@@ -69,7 +69,7 @@ def test_what_is_no_file_and_has_the_name_of_one_speaks_of_no_disk(here: Here, t
     NO_FILES[kind](tmp_path / "dir" / ".kafka_cleanshutdown")
     assert here.probes(40) == ["ok"] * 40, "what was right before is looked at now and then"
     assert here.ask("load")["ok"]["clean"] is None
-    assert here.ask("topic_ids", names=["t-0"])["ok"] == [None]
+    assert here.ask("topic_ids", names=["t-0"])["ok"][0][0] is None
     assert here.ask("create_replica", name="t-0", topic_id=TOPIC_ID)["errno"] == errno.EEXIST
 
 
@@ -100,7 +100,7 @@ def test_a_link_out_of_the_tree_is_told_and_never_followed(here: Here, tmp_path:
         (here.path / name).symlink_to(outside)
     (here.path / "elsewhere").symlink_to(tmp_path / "outside")
     loaded = here.ask("load")["ok"]
-    assert loaded["links"] == ["t-0", FUTURE]
+    assert [(name, what) for name, _, what in loaded["obstacles"]] == [("t-0", LINK), (FUTURE, LINK)]
     assert [name for name, _ in loaded["names"]] == ["elsewhere"], "as Kafka has it: it cannot parse that name"
     for operation, answer in every_change(here, FUTURE).items():
         assert answer["errno"] in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP), operation
@@ -109,6 +109,89 @@ def test_a_link_out_of_the_tree_is_told_and_never_followed(here: Here, tmp_path:
     assert {path.name for path in outside.iterdir()} == {LOG, "partition.metadata"}
     assert (outside / LOG).read_bytes() == b"data"
     assert os.readlink(here.path / FUTURE) == str(outside)
+
+
+UNREADABLE: dict[str, tuple[bytes | None, str]] = {
+    "empty": (b"", "its partition.metadata is empty"),
+    "NUL": (bytes(43), "its partition.metadata is all NUL"),
+    "another version": (METADATA.replace("0", "7", 1).encode(), "has version 7, and only 0 is known"),
+    "torn": (METADATA.encode()[:20], "has no topic id that can be read"),
+    "another encoding": (METADATA.encode("utf-16"), "has no topic id that can be read"),
+    "missing": (None, f"it has no partition.metadata, and data in {LOG}"),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_replica_whose_topic_id_cannot_be_read_says_why(here: Here, kind: str) -> None:
+    place, (content, why) = replica(here.path / "t-0"), UNREADABLE[kind]
+    replica(here.path / "t-1")
+    (place / "partition.metadata").unlink()
+    if content is not None:
+        (place / "partition.metadata").write_bytes(content)
+    (none, said), right = here.ask("topic_ids", names=["t-0", "t-1"])["ok"]
+    assert (none, right) == (None, [TOPIC_ID, ""])
+    assert why in said
+
+
+def test_a_replica_without_data_is_told_from_an_empty_directory(here: Here) -> None:
+    (here.path / "t-0").mkdir()
+    (replica(here.path / "t-1") / "partition.metadata").unlink()
+    (here.path / "t-1" / LOG).write_bytes(b"")
+    (_, empty), (_, no_data) = here.ask("topic_ids", names=["t-0", "t-1"])["ok"]
+    assert ("is its disk not mounted" in empty, no_data) == (True, "")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_one_replica_that_is_denied_is_judged_alone_and_all_of_them_are_the_directory(
+    here: Here, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    for name in ("t-0", "t-1", "t-2"):
+        replica(here.path / name)
+    refused = {"t-1"}
+    monkeypatch.setattr(worker, "denied", lambda _, name, mode: number if name in refused else 0)
+    assert "ok" in here.ask("load")
+    answers = here.ask("topic_ids", names=["t-0", "t-1", "t-2"])["ok"]
+    assert [topic_id for topic_id, _ in answers] == [TOPIC_ID, None, TOPIC_ID]
+    assert errno.errorcode[number] in answers[1][1]
+    refused |= {"t-0", "t-2"}
+    assert here.ask("load")["errno"] == number, "a chown that was not recursive"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENOKEY, errno.ELOOP, errno.EIO, errno.EUCLEAN])
+def test_an_error_of_one_file_is_of_its_replica_or_of_the_medium(
+    here: Here, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    replica(here.path / "t-0")
+
+    def refuse(root: int, name: str) -> int:
+        raise OSError(number, os.strerror(number), name)
+
+    monkeypatch.setattr(here.worker, "_open_to_read", refuse)
+    answer = here.ask("topic_ids", names=["t-0"])
+    if number in (errno.EIO, errno.EUCLEAN):
+        assert answer["errno"] == number
+    else:
+        assert answer["ok"][0][0] is None and errno.errorcode[number] in answer["ok"][0][1]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "link to a file", "file", "FIFO", "socket"])
+def test_what_takes_the_name_of_a_replica_is_told_in_a_list_too_and_nothing_is_made(here: Here, kind: str) -> None:
+    place = here.path / "t-0"
+    if kind == "socket":
+        _socket(place)
+    elif kind == "FIFO":
+        os.mkfifo(place)
+    elif kind == "file":
+        place.touch()
+    else:
+        (here.path / "file").touch()
+        target = {"link": "../elsewhere", "dangling link": "/nowhere", "link to a file": "file"}[kind]
+        (here.path.parent / "elsewhere").mkdir()
+        place.symlink_to(target)
+    ((name, _, what),) = here.ask("load")["ok"]["obstacles"]
+    assert (name, what.rpartition(" ")[2]) == ("t-0", "link" if "link" in kind else kind)
+    assert here.ask("list_replicas")["ok"] == [["t-0", ["t", 0, ""], what]]
+    assert here.ask("create_replica", name="t-0", topic_id=TOPIC_ID)["errno"] == errno.EEXIST
 
 
 @pytest.fixture
@@ -156,7 +239,8 @@ def test_a_file_with_the_name_of_a_replica_stays_and_stops_nothing(here: Here, k
     place = here.path / FUTURE
     place.write_bytes(b"by hand") if kind == "file" else os.mkfifo(place)
     loaded = here.ask("load")["ok"]
-    assert (loaded["links"], loaded["names"]) == ([], []), "Kafka looks at directories alone"
+    assert loaded["names"] == [], "Kafka looks at directories alone"
+    assert [what for _, _, what in loaded["obstacles"]] == ["it is a file" if kind == "file" else "it is a FIFO"]
     for operation, answer in every_change(here, FUTURE).items():
         assert answer["errno"] in (errno.ENOTDIR, errno.EEXIST), operation
     assert place.exists()
