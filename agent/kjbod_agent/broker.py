@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, Protocol
 
@@ -56,7 +56,7 @@ from kjbod_agent import lifecycle as life
 from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.broker_features import registered_features
-from kjbod_agent.channel import ControllerChannel
+from kjbod_agent.channel import ControllerChannel, Patience
 from kjbod_agent.companion import ALONE, Companion
 from kjbod_agent.condition import Condition, Contact, DirectoryStates, Unfollowed, condition, contact
 from kjbod_agent.cordoning import Cordoning
@@ -227,6 +227,8 @@ class Broker:
         """The state of each directory, as ``kjbod status`` shows it."""
         self.companion: Companion = ALONE
         self.unfollowed: Callable[[], Unfollowed | None] = lambda: None
+        self.controller_answered_ms: Callable[[], int | None] = lambda: None
+        """When the controller last answered a Fetch, monotonic; None: it never has."""
         self.certificates: Certificates = NO_CERTIFICATES
         self.fencing = self._make_fencing(multiple)
         self._replayer = Replayer(self.image)
@@ -884,7 +886,10 @@ class Broker:
 
         try:
             answer = await self._channel.request(
-                prepare, timeout_ms=effect.timeout_ms, wanted=lambda: life.is_in_flight(self.life, effect.serial)
+                prepare,
+                timeout_ms=effect.timeout_ms,
+                wanted=lambda: life.is_in_flight(self.life, effect.serial),
+                patience=self._patience(self.life.offline),
             )
         except (Disconnected, UnsupportedVersionError) as error:
             self._beat_ended(life.RequestFailed(effect.serial, str(error)))
@@ -900,6 +905,21 @@ class Broker:
                 self._offline[directory_id].sent = True
             asyncio.get_running_loop().call_soon(self._announce, first)
 
+    def _patience(self, news: Collection[Uuid]) -> Patience | None:
+        """How much longer a request waits that is to report failed directories; None: it reports none."""
+        if not news:
+            return None
+        interval_ms = self.life.timing.heartbeat_interval_ms
+
+        def is_answering() -> bool:
+            now_ms, answered_ms = self._clock.monotonic_ms(), self.controller_answered_ms()
+            if answered_ms is None or now_ms - answered_ms >= interval_ms:
+                return False
+            self._pulse.beaten_ms = now_ms  # it waits for somebody who is alive: it does not stand still
+            return True
+
+        return Patience(self.failures.timeout_ms, is_answering)
+
     async def _beat(self, effect: life.SendHeartbeat) -> None:
         request = effect.request
         try:
@@ -907,6 +927,7 @@ class Broker:
                 lambda connection: _fitting(request, connection),
                 timeout_ms=effect.timeout_ms,
                 wanted=lambda: life.is_in_flight(self.life, effect.serial),
+                patience=self._patience(effect.news),
             )
         except (Disconnected, UnsupportedVersionError) as error:
             self._beat_ended(life.RequestFailed(effect.serial, str(error)))

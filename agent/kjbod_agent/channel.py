@@ -14,12 +14,15 @@ from typing import Any, Final, Protocol
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Leader
-from kjbod.wire.client import Connection, Disconnected
+from kjbod.quick_dataclass import dataclass
+from kjbod.wire.client import Connection, Disconnected, RequestTimedOut
 from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.messages import RequestBody, ResponseT
 
 TIMEOUT_MAX_MS: Final = 30_000
 """Kafka's default of ``controller.socket.timeout.ms``."""
+PAUSE_MS: Final = 500
+"""So much later than it was due, the end of a wait tells of a time in which this process did not run."""
 Prepare = Callable[[Connection], RequestBody[ResponseT]]
 """Makes the request for the connection that it will go over: versions and features differ between controllers."""
 
@@ -38,6 +41,19 @@ class Open(Protocol):
     async def __call__(
         self, host: str, port: int, *, client_id: str, clock: Clock, connect_timeout_ms: int
     ) -> Connection: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a request waits longer than its timeout, for an answer that another request would get no sooner.
+
+    Attributes:
+        longest_ms: from when it is sent; not longer, whatever is known.
+        is_worth_it: asked each time that the timeout has passed: whether the controller still answers others.
+    """
+
+    longest_ms: int
+    is_worth_it: Callable[[], bool]
 
 
 class ControllerChannel:
@@ -105,12 +121,18 @@ class ControllerChannel:
                 await self._connected(self._leader, min(timeout_ms, self._timeout_max_ms))
 
     async def request(
-        self, prepare: "Prepare[ResponseT]", *, timeout_ms: int, wanted: Callable[[], bool] = lambda: True
+        self,
+        prepare: "Prepare[ResponseT]",
+        *,
+        timeout_ms: int,
+        wanted: Callable[[], bool] = lambda: True,
+        patience: Patience | None = None,
     ) -> ResponseT:
         """Send what ``prepare`` makes and wait for the answer, the time to connect included.
 
         Until it is sent, ``wanted`` is asked after each wait: a request whose place another one has taken, because
-        another controller was found meanwhile, must not go out beside that one.
+        another controller was found meanwhile, must not go out beside that one. With ``patience`` it may wait longer
+        than ``timeout_ms`` once it is sent.
 
         Raises:
             Superseded: it is not wanted any more.
@@ -125,7 +147,31 @@ class ControllerChannel:
         _require(wanted)
         connection = await self._connected(leader, self._left_ms(deadline_ms))
         _require(wanted)
-        return await connection.request(prepare(connection), timeout_ms=self._left_ms(deadline_ms))
+        message, left_ms = prepare(connection), self._left_ms(deadline_ms)
+        if patience is None:
+            return await connection.request(message, timeout_ms=left_ms)
+        return await self._answered(connection, message, left_ms, patience)
+
+    async def _answered(
+        self, connection: Connection, message: RequestBody[ResponseT], timeout_ms: int, patience: Patience
+    ) -> ResponseT:
+        """The answer, which is waited for as ``patience`` says. One who goes on asking over new connections would stand
+        at the end of the controller's queue each time."""
+        longest_ms = max(timeout_ms, min(patience.longest_ms, self._timeout_max_ms))
+        asking = asyncio.ensure_future(connection.request(message, timeout_ms=longest_ms))
+        begun_ms = due_ms = self._clock.monotonic_ms()
+        try:
+            while True:
+                due_ms += timeout_ms
+                if (await asyncio.wait({asking}, timeout=timeout_ms / 1000))[0]:
+                    return asking.result()
+                now_ms = self._clock.monotonic_ms()
+                if now_ms - due_ms >= PAUSE_MS:  # this process stood still: the answer may lie in the socket
+                    due_ms = now_ms
+                elif now_ms - begun_ms >= longest_ms or not patience.is_worth_it():
+                    raise RequestTimedOut(f"no answer to {message.API_KEY.name} within {now_ms - begun_ms} ms")
+        finally:
+            asking.cancel()  # no effect where it is done
 
     def _left_ms(self, deadline_ms: int) -> int:
         return max(1, deadline_ms - self._clock.monotonic_ms())

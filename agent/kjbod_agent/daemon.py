@@ -501,6 +501,7 @@ class Daemon:
         self._forward_channel = self._channel()
         self._keeping = self._keeper(opened)
         broker.unfollowed = self._unfollowed
+        broker.controller_answered_ms = lambda: None if self._metadata is None else self._metadata.answered_ms
         broker.certificates = self._certificates
         self._spawn(look_again(self._certificates))
         self._spawn(self._follow(broker, opened))

@@ -22,6 +22,11 @@ What is sent: a registration as long as ``registered`` is false, a heartbeat oth
   after the first answer that does not let go during a controlled shutdown; one heartbeat interval otherwise;
 * at once when there is news: registered, ready, a directory failed, shutdown asked for, another controller. News that
   comes while a request is in flight goes out the moment that request is answered;
+* a heartbeat that carries a directory which the controller has not acknowledged waits for its answer longer than one
+  interval, as long as the controller answers the Fetches of the metadata meanwhile, at most
+  ``log.dir.failure.timeout.ms``: a controller that has much to do answers in order, and a second heartbeat over another
+  connection would stand at the end of its queue. A controller that is frozen answers no Fetch: then the heartbeat is
+  given up at the latest two intervals after the last answer, as any other after one;
 * after a failure (error code, timeout, disconnect, no controller) one heartbeat interval later (KAFKA-19294, 4.1). This
   is kind to a controller in trouble, but 2 s is long for a partition whose leader has lost its disk, and two seconds of
   every stop. So as long as a failed directory is not recorded, or a controlled shutdown waits, the retries come after

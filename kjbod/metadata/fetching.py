@@ -408,6 +408,8 @@ class FetchMachine:
         """Why the last exchange brought nothing; None when it did."""
         self.failing_since_ms: int | None = None
         """When the first of the exchanges in a row that brought nothing had ended, on the clock of ``now_ms``."""
+        self.answered_ms: int | None = None
+        """When the leader last answered well, on the clock of ``now_ms``; None: it never has."""
         self.denied = False
         """Whether the last answer was that who asks may not read."""
         self.set_back: str | None = None
@@ -675,7 +677,7 @@ class FetchMachine:
         self.denied = False
         self._failures = 0
         self._asked_in_vain.clear()
-        self.not_before_ms = now_ms
+        self.not_before_ms = self.answered_ms = now_ms
 
     def _on_error(self, code: int, now_ms: int, told: wire.LeaderIdAndEpoch | None = None) -> list[Effect]:
         """Act on an error as the table on top says; ``told`` is the leader that the answer names."""

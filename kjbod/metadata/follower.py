@@ -154,6 +154,11 @@ class MetadataFollower:
         return self._machine.failing_since_ms
 
     @property
+    def answered_ms(self) -> int | None:
+        """Monotonic milliseconds at which the leader last answered well; None: it never has."""
+        return self._machine.answered_ms
+
+    @property
     def denied(self) -> bool:
         """Whether the last answer was that who asks may not read."""
         return self._machine.denied

@@ -78,6 +78,8 @@ class Controller:
         self.silent = False
         self.gone = False
         self.answer_s = 0.001
+        self.late_s: float | None = None
+        """How late the answers to failed directories are; a request that has its time over before is lost."""
         self.assign_error = ErrorCode.NONE
         self.registration_error = ErrorCode.NONE
         self.heartbeat_errors: list[ErrorCode] = []
@@ -147,6 +149,12 @@ class FakeConnection:
             if self._controller.silent:
                 await asyncio.sleep(timeout_ms / 1000)
             raise RequestTimedOut(f"controller did not answer within {timeout_ms} ms")
+        late_s = self._controller.late_s
+        if late_s is not None and isinstance(message, BrokerHeartbeatRequest) and message.offline_log_dirs:
+            await asyncio.sleep(min(late_s, timeout_ms / 1000))
+            if late_s >= timeout_ms / 1000:
+                self.closed = True
+                raise RequestTimedOut(f"controller did not answer within {timeout_ms} ms")
         await asyncio.sleep(self._controller.answer_s)
         return self._controller.answer(message)
 
@@ -463,6 +471,82 @@ def test_a_replica_that_the_metadata_take_out_of_a_failed_directory_has_to_be_as
             await world.until(world.broker.ended.done)
             assert world.broker.ended.result().exit_code == EXIT_DISK_FAILURE
             assert "could not be assigned" in world.broker.ended.result().reason
+
+    virtual(main)
+
+
+def answers_fetches(world: World, until_s: float) -> None:
+    """The controller answers the Fetches of the metadata, each 500 ms, until it stands still."""
+    begun_ms = world.clock.monotonic_ms()
+
+    def answered_ms() -> int:
+        now_ms = world.clock.monotonic_ms()
+        return int(min(now_ms - now_ms % 500, begun_ms + until_s * 1000))
+
+    world.broker.controller_answered_ms = answered_ms
+
+
+def reports(world: World) -> list[BrokerHeartbeatRequest]:
+    return [one for one in world.controller.of(BrokerHeartbeatRequest) if one.offline_log_dirs]
+
+
+@pytest.mark.parametrize("late_s", [2.5, 5, 8, 12, 29])
+def test_a_failed_directory_is_reported_once_and_its_answer_waited_for_while_the_controller_answers_others(
+    virtual: Run, late_s: float
+) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.topic((D2,) * 2)
+            answers_fetches(world, 1_000)
+            world.controller.late_s = late_s
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await asyncio.sleep(late_s + 0.1)
+            assert len(reports(world)) == 1, "each further one would stand at the end of the controller's queue"
+            assert world.broker.failures.failed[0].reported
+            world.controller.late_s = None
+            await asyncio.sleep(60)
+            assert not world.broker.ended.done()
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("frozen_s", [0, 1, 3, 7, 20])
+def test_a_controller_that_stands_still_keeps_nobody_waiting_for_longer_than_two_intervals_and_the_failure_timeout(
+    virtual: Run, frozen_s: float
+) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.topic((D2,) * 2)
+            await asyncio.sleep(0.1)
+            answers_fetches(world, frozen_s)
+            world.controller.late_s = 1_000
+            begun_ms = clock.monotonic_ms()
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await world.until(lambda: len(reports(world)) == 2)
+            interval_ms = world.broker.life.timing.heartbeat_interval_ms
+            given_up_ms = clock.monotonic_ms() - begun_ms - frozen_s * 1000
+            assert given_up_ms <= 2 * interval_ms + 200
+            await world.until(world.broker.ended.done)
+            assert 30_000 <= clock.monotonic_ms() - begun_ms <= 30_100
+            assert world.broker.ended.result().exit_code == EXIT_DISK_FAILURE
+
+    virtual(main)
+
+
+def test_a_controller_that_answers_others_and_never_the_report_does_not_keep_the_agent_beyond_its_promise(
+    virtual: Run,
+) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.topic((D2,) * 2)
+            await asyncio.sleep(0.1)
+            answers_fetches(world, 1_000)
+            world.controller.late_s = 1_000
+            begun_ms = clock.monotonic_ms()
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await world.until(world.broker.ended.done)
+            assert 30_000 <= clock.monotonic_ms() - begun_ms <= 30_100
+            assert len(reports(world)) == 1
 
     virtual(main)
 
