@@ -72,6 +72,9 @@ RETRY_MS: Final = 1_000
 """After an error."""
 _OF_THE_MOVE: Final = frozenset({Meaning.NAME, Meaning.CONFIGURATION, Meaning.ROOM})
 """Errors that speak of this move and not of a disk, and that trying again does not change."""
+_WITHOUT_WAY_BACK: Final = frozenset({State.RESTORING, State.FINISHING})
+"""States in which the replica has no plain name, and no other copy of it is to be had: the rename is tried until it
+works."""
 ATTEMPTS_MAX: Final = 30
 """Errors in a row that neither fail a directory nor go away."""
 MISSING_MAX: Final = 3
@@ -649,7 +652,7 @@ class Mover:
             of_the_move = in_work(error.errno, error.call) in _OF_THE_MOVE
             # While it may be the whole directory's, a verdict is waited for: a copy that is equal is promoted then.
             hopeless = of_the_move and (error.errno in DENIED or not asks_probe(error.errno, error.call))
-            if (hopeless or move.attempts >= ATTEMPTS_MAX) and move.state is not State.RESTORING:
+            if (hopeless or move.attempts >= ATTEMPTS_MAX) and move.state not in _WITHOUT_WAY_BACK:
                 self._tell_monitor(directory, error)
                 self._feed(move, Event.GIVEN_UP, self._given_up(directory, error))
                 return

@@ -514,6 +514,46 @@ def test_a_full_destination_ends_the_move_with_one_line_and_nothing_else(virtual
     virtual(main)
 
 
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EXDEV, errno.ETXTBSY, errno.ENOTEMPTY, errno.EOPNOTSUPP])
+def test_a_source_whose_name_is_in_use_ends_the_move_and_is_no_dead_disk(virtual: Run, number: int) -> None:
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        async with World(disks, clock) as world:
+            disks.disks[D1].fail(number, ["rename_replica"])
+            world.alter(0, "/d2")
+            await world.until(lambda: bool(world.log.of("replica.move.failed")))
+            disks.disks[D1].heal()
+            await world.rest()
+            assert whole(disks, content) == D1
+            assert not disks.copies(0, "future")
+            assert world.errors == []
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EPERM, errno.EXDEV])
+def test_the_last_good_copy_of_a_replica_gets_its_name_when_the_error_is_over(virtual: Run, number: int) -> None:
+    """The source has failed after both were equal: to give up would leave the partition without a replica."""
+
+    async def main(clock: Any) -> None:
+        disks = Disks()
+        content = disks.content(D1, "t-0")
+        async with World(disks, clock) as world:
+            world.alter(0, "/d2")
+            await world.reach(State.RENAMED)
+            await world.reach(State.PROMOTING)
+            disks.disks[D2].fail(number, ["rename_replica"])
+            world.fail(D1)
+            await asyncio.sleep(100)
+            assert [move.state for move in world.mover.moves] == [State.FINISHING]
+            disks.disks[D2].heal()
+            await world.rest()
+            assert disks.content(D2, "t-0") == content
+
+    virtual(main)
+
+
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
 def test_a_source_that_nobody_may_rename_ends_the_move_and_is_told_once(virtual: Run, number: int) -> None:
     """An immutable flag: the disk is well, and trying again would only look like one that is not."""
