@@ -299,6 +299,9 @@ class FormatPlan:
     voters: dict[int, DynamicVoter]
     metadata_log_dir: str
     controller_listener: str
+    bootstrap: bool = True
+    """Whether ``records`` are written. A broker starts without them, and does not start where they name a level that it
+    does not know: without a release that was asked for, the broker may be any since 3.7."""
 
     def kind(self, directory: str) -> str:
         """Word of the output for a directory (``Formatter.DirectoryType``)."""
@@ -367,6 +370,7 @@ def plan_format(config: Config, options: FormatOptions, rng: random.Random) -> F
         voters=voters,
         metadata_log_dir=config.metadata_log_dir,
         controller_listener=config.controller_listener_names[0],
+        bootstrap=is_controller or bool(options.release_version or options.features or options.scram),
     )
 
 
@@ -514,16 +518,18 @@ def _add_missing_ids(plan: FormatPlan, ensemble: Ensemble, rng: random.Random, c
 
 
 def _format_empty(plan: FormatPlan, ensemble: Ensemble, rng: random.Random, clock: Clock, out: Print) -> None:
-    records = ", ".join(f"ApiMessageAndVersion({_java_text(record)} at version 0)" for record in plan.records)
-    out(
-        f"Bootstrap metadata: BootstrapMetadata(records=[{records}], "
-        f"metadataVersionLevel={plan.release}, source=format command)"
-    )
+    release = ""
+    if plan.bootstrap:
+        records = ", ".join(f"ApiMessageAndVersion({_java_text(record)} at version 0)" for record in plan.records)
+        out(
+            f"Bootstrap metadata: BootstrapMetadata(records=[{records}], "
+            f"metadataVersionLevel={plan.release}, source=format command)"
+        )
+        release = f" with metadata.version {versions.release_name(plan.release)}"
     used = {meta.directory_id for meta in ensemble.properties.values() if meta.directory_id is not None}
     used |= {voter.directory_id for voter in plan.voters.values()}
     for directory in sorted(ensemble.empty):
-        release = versions.release_name(plan.release)
-        out(f"Formatting {plan.kind(directory)} {directory} with metadata.version {release}.")
+        out(f"Formatting {plan.kind(directory)} {directory}{release}.")
         directory_id = plan.named_directory_id(directory) or random_directory_id(rng, used)
         used.add(directory_id)
         _format_one(plan, directory, directory_id, clock)
@@ -534,8 +540,9 @@ def _format_one(plan: FormatPlan, directory: str, directory_id: Uuid, clock: Clo
     now_ms = clock.wall_ms()
     try:
         make_directories(root)
-        bootstrap = root / BOOTSTRAP_CHECKPOINT_NAME
-        write_checkpoint(bootstrap, header_timestamp_ms=0, kraft=None, records=plan.records, timestamp_ms=now_ms)
+        if plan.bootstrap:
+            bootstrap = root / BOOTSTRAP_CHECKPOINT_NAME
+            write_checkpoint(bootstrap, header_timestamp_ms=0, kraft=None, records=plan.records, timestamp_ms=now_ms)
         if directory == plan.metadata_log_dir and plan.voters:
             partition = root / METADATA_PARTITION_NAME
             partition.mkdir(exist_ok=True)

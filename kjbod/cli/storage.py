@@ -80,7 +80,11 @@ def info(config: Path) -> int:
     is_flag=True,
     help="Skip directories that are formatted; give those an id that have none.",
 )
-@click.option("-r", "--release-version", help="The release whose feature levels to start with; minimum 3.3-IV3.")
+@click.option(
+    "-r",
+    "--release-version",
+    help="The release whose feature levels to start with; minimum 3.3-IV3. A broker needs none.",
+)
 @click.option("-f", "--feature", multiple=True, metavar="NAME=LEVEL", help="The level of one feature to start with.")
 @click.option("-s", "--standalone", is_flag=True, help="This controller is a dynamic quorum of one.")
 @click.option("-N", "--no-initial-controllers", is_flag=True, help="Name no voters: join a dynamic quorum later.")

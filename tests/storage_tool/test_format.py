@@ -17,6 +17,7 @@ import pytest
 
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, is_reserved
+from kjbod.metadata import versions
 from kjbod.metadata.checkpoint_files import read_checkpoint
 from kjbod.metadata.records import FeatureLevelRecord, UserScramCredentialRecord
 from kjbod.storage_tool import StorageToolError, parse_voters
@@ -82,7 +83,7 @@ def test_fm_1_all_directories_get_the_same_node_and_cluster_and_the_latest_featu
 ) -> None:
     names = tuple(f"d{number}" for number in range(count))
     node = broker(directories=names)
-    node.format()
+    node.format(release_version="4.3")
     for name in names:
         meta = node.meta(name)
         assert (meta["node.id"], meta["cluster.id"], meta["version"]) == ("1", CLUSTER_ID, "1")
@@ -100,13 +101,49 @@ def test_fm_6_every_directory_gets_an_id_of_its_own(broker: MakeNode) -> None:
 def test_st_5_the_first_directory_is_the_metadata_directory_and_the_output_is_kafkas(broker: MakeNode) -> None:
     node = broker()
     d1, d2, d3 = node.directories
-    assert node.format() == [
+    assert node.format(release_version="4.3") == [
         LATEST,
         f"Formatting metadata directory {d1} with metadata.version 4.3-IV0.",
         f"Formatting data directory {d2} with metadata.version 4.3-IV0.",
         f"Formatting data directory {d3} with metadata.version 4.3-IV0.",
     ]
     assert list(tree(d1)) == ["bootstrap.checkpoint", "meta.properties"]
+
+
+RELEASES = ("3.3", "3.4", "3.5", "3.6", "3.7", "3.8", "3.9", "4.0", "4.1", "4.2", "4.3", "4.4", "3.9.2", "4.4.0")
+
+
+def test_a_broker_of_any_version_starts_on_directories_for_which_no_release_was_asked(broker: MakeNode) -> None:
+    """It has no use for a bootstrap checkpoint, and does not start where that has a level that it does not know."""
+    node = broker()
+    d1, d2, d3 = node.directories
+    assert node.format() == [
+        f"Formatting metadata directory {d1}.",
+        f"Formatting data directory {d2}.",
+        f"Formatting data directory {d3}.",
+    ]
+    assert all(list(tree(each)) == ["meta.properties"] for each in (d1, d2, d3))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_each_release_since_3_3_can_be_asked_for(broker: MakeNode, release: str) -> None:
+    node = broker()
+    node.format(release_version=release)
+    level = levels(node.directories[0] / "bootstrap.checkpoint")["metadata.version"]
+    assert versions.release_name(level).startswith(".".join(release.split(".")[:2]))
+    assert node.info()[0] == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"standalone": True}, {"no_initial_controllers": True}, {"standalone": True, "features": ["group.version=0"]}],
+)
+def test_a_controller_gets_a_bootstrap_checkpoint_at_the_level_that_kjbod_writes(
+    controller: MakeNode, flags: dict[str, Any]
+) -> None:
+    node = controller()
+    node.format(**flags)
+    assert levels(node.directories[0] / "bootstrap.checkpoint")["metadata.version"] == versions.LATEST
 
 
 def test_a_missing_directory_is_made_with_its_parents(broker: MakeNode) -> None:
@@ -117,7 +154,7 @@ def test_a_missing_directory_is_made_with_its_parents(broker: MakeNode) -> None:
 
 def test_a_metadata_directory_of_its_own_is_formatted_too(broker: MakeNode, tmp_path: Path) -> None:
     node = broker(f"metadata.log.dir={tmp_path}/broker/m", directories=("d1",))
-    assert [line.split(" with ")[0] for line in node.format()[1:]] == [
+    assert [line.split(" with ")[0] for line in node.format(release_version="4.3")[1:]] == [
         f"Formatting data directory {tmp_path}/broker/d1",
         f"Formatting metadata directory {tmp_path}/broker/m",
     ]
@@ -158,7 +195,7 @@ def test_fm_4_only_the_missing_directory_is_formatted_and_it_is_a_data_directory
     broker(directories=("d1", "d3")).format()
     node = broker()
     before = tree(node.directories[0])
-    assert node.format(ignore_formatted=True) == [
+    assert node.format(ignore_formatted=True, release_version="4.3") == [
         LATEST,
         f"Formatting data directory {node.directories[1]} with metadata.version 4.3-IV0.",
     ]
@@ -221,7 +258,7 @@ def test_a_duplicated_directory_id_is_refused(broker: MakeNode) -> None:
 def test_st_6_a_directory_that_is_a_file_is_left_out(broker: MakeNode) -> None:
     node = broker()
     node.directories[1].write_text("")
-    assert node.format() == [
+    assert node.format(release_version="4.3") == [
         f"I/O error trying to read log directory {node.directories[1]}. Ignoring...",
         LATEST,
         f"Formatting metadata directory {node.directories[0]} with metadata.version 4.3-IV0.",
