@@ -9,6 +9,7 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod.metadata.fetching import Committed
+from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
@@ -17,6 +18,9 @@ from kjbod.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
+    decode_record,
+    encode_record,
 )
 from kjbod.metadata.versions import METADATA_VERSION
 from kjbod_agent.condition import Level
@@ -308,3 +312,17 @@ def test_an_eviction_that_was_refused_is_not_shown_as_done() -> None:
     moment.core.came_of(moment.begun(Evict), Done(outcome=Outcome.FAILED, reason=REFUSED), moment.now)
     assert redundancy.evicted(moment.core.journal, moment.observed) == []
     assert moment.core.standing(PATH).state is State.OFFLINE and moment.core.standing(PATH).reason == REFUSED
+
+
+def test_a_controller_that_was_unregistered_says_nothing_of_what_controllers_refuse() -> None:
+    """Record 29 of metadata.version 33, which ended each view of the metadata."""
+    now, image = Observed(NODE), MetadataImage()
+    records: list[Record] = [controller(9, 33), controller(10, LEVEL_4_3), UnregisterControllerRecord(controller_id=9)]
+    records.append(UnregisterControllerRecord(controller_id=99))  # of one that is not there: Kafka goes on, too
+    for offset, each in enumerate(records):
+        decoded, version = decode_record(encode_record(each, 0))
+        assert (decoded, version) == (each, 0)
+        image.replay(decoded, offset)
+        now.committed(Committed(((offset, decoded),), offset, 1, offset + 1))
+    assert now.controllers == {10: LEVEL_4_3} and not now.refuses_cordoned
+    assert list(image.controllers) == [10]

@@ -154,7 +154,7 @@ AT = (*FORMAT, "-r", "4.3-IV0")
         pytest.param("broker", nothing, (*FORMAT, "-f", "nope=1"), id="unknown-feature"),
         pytest.param("broker", nothing, (*FORMAT, "-f", "kraft.version=0"), id="kraft-version-too-old"),
         pytest.param("broker", nothing, (*FORMAT, "-s"), id="standalone-broker"),
-        pytest.param("broker", nothing, (*FORMAT, "-I", VOTER), id="broker-with-initial-controllers"),
+        pytest.param("broker", nothing, (*AT, "-I", VOTER), id="broker-with-initial-controllers"),
         pytest.param("controller", nothing, FORMAT, id="controller-without-quorum"),
         pytest.param("controller", nothing, (*FORMAT, "--standalone"), id="standalone"),
         pytest.param("controller", setting("listeners=CONTROLLER://:19093"), (*FORMAT, "-s"), id="standalone-no-host"),

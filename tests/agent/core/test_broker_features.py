@@ -1,5 +1,6 @@
 """Which features an agent registers."""
 
+from kjbod.metadata import versions
 from kjbod_agent.broker_features import registered_features
 
 
@@ -13,7 +14,7 @@ def test_every_feature_of_the_controller_is_listed_so_that_no_finalized_one_is_m
 
 
 def test_metadata_version_promises_only_what_the_agent_can_decode() -> None:
-    assert ranges({"metadata.version": (7, 99)})["metadata.version"] == (7, 30)
+    assert ranges({"metadata.version": (7, 99)})["metadata.version"] == (7, versions.UNDERSTOOD)
 
 
 def test_below_version_4_features_that_may_be_absent_are_left_out() -> None:
