@@ -28,6 +28,7 @@ PURE_LIBRARIES = frozenset(
         "collections",
         "contextlib",
         "dataclasses",
+        "copy",
         "csv",
         "datetime",
         "difflib",

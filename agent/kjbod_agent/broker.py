@@ -906,7 +906,7 @@ class Broker:
             asyncio.get_running_loop().call_soon(self._announce, first)
 
     def _patience(self, news: Collection[Uuid]) -> Patience | None:
-        """How much longer a request waits that is to report failed directories; None: it reports none."""
+        """Patience of a request that reports failed directories; None: the request reports none."""
         if not news:
             return None
         interval_ms = self.life.timing.heartbeat_interval_ms

@@ -45,7 +45,7 @@ class Open(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a request waits longer than its timeout, for an answer that another request would get no sooner.
+    """Terms on which a request waits longer than its timeout: another request would get its answer no sooner.
 
     Attributes:
         longest_ms: from when it is sent; not longer, whatever is known.

@@ -28,7 +28,7 @@ TURNS_MS_MAX = 5
 
 
 class Rank(enum.IntEnum):
-    """Who goes first."""
+    """Order of the turns that wait: lower numbers go first."""
 
     BROKERS = 0
     """What brokers tell the controller, and its own timers."""

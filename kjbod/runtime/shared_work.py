@@ -28,7 +28,7 @@ class _Piece(Generic[T]):
 
 
 class SharedWork(Generic[T]):
-    """One thread, and those who wait for it. :meth:`close` it.
+    """A thread for shared work, and the askers who wait for it. Call :meth:`close` at the end.
 
     Args:
         name: of the thread.

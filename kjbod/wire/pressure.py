@@ -187,8 +187,8 @@ class Unread(Generic[T]):
 
 
 class Outlet:
-    """Where answers that were made once for many are handed out: one in a turn of the event loop, and while half of
-    what may be unread is free.
+    """Queue of large answers that were made once for many: one leaves in each turn of the event loop, while half of the
+    bytes that may be unread is free.
 
     Each is a copy of some megabytes. Without readers that take theirs the next one waits :data:`SLOW_READER_MS`, and
     goes out then: the slowest readers are cut off where that is too much.

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import math
+import statistics
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -30,7 +32,7 @@ from scripts.bench.controller_client import (
     check,
     directories_of,
 )
-from scripts.bench.controller_rig import ControllerRig, LoadProcess, System, close_all
+from scripts.bench.controller_rig import ControllerRig, LoadProcess, ReadersProcess, System, close_all
 from scripts.rig.rig_error import RigError
 
 Phase = Literal["cold", "warm"]
@@ -44,6 +46,8 @@ P99_MS_MAX: Final = 50.0
 PAUSE_BROKERS: Final = 5
 PAUSE_INTERVAL_MS: Final = 20.0
 BROKERS_PER_PROCESS: Final = 1_000
+FAILURES_BEHIND_READS: Final = 15
+LEADERS_BEHIND_READS: Final = 10
 SNAPSHOTS: Final = 2
 """How many are awaited where the pause of one is measured."""
 _FIRST_OTHER = 10_000
@@ -313,6 +317,38 @@ async def _round(
         samples.add("g", f"{name}: longest", 1000 * max(waits), phase=phase)
         # Kafka answers REQUEST_TIMED_OUT to a heartbeat that waited for a second.
         samples.add("g", f"{name}: refused", failures, unit="", phase=phase)
+
+
+# --------------------------------------------------------------------------------------------------------- (j): reads
+
+
+async def behind_reads(rig: ControllerRig, samples: Samples, partitions: int, clients: tuple[int, ...]) -> None:
+    """Directories in which a few partitions are led fail, one after the other, while clients ask for all that there
+    is; from the report until its answer."""
+    failures = FAILURES_BEHIND_READS
+    async with cluster_of(rig, directories=1 + failures * (1 + len(clients))) as cluster:
+        broker, own = cluster.brokers[0], itertools.count(1)
+        topics = await cluster.create("read", partitions, on=(1, 2))
+        replicas = _replicas(topics, partitions)
+        await cluster.assign(replicas, broker.directories[0], ASSIGNMENTS_PER_REQUEST)
+        few = iter(range(0, len(replicas), LEADERS_BEHIND_READS))
+        for count in (0, *clients):
+            readers = await ReadersProcess.begin(rig, count, cluster.observer.leader_epoch) if count else None
+            try:
+                waits = []
+                for _ in range(failures):
+                    directory, first = broker.directories[next(own)], next(few)
+                    await cluster.assign(replicas[first : first + LEADERS_BEHIND_READS], directory, partitions)
+                    await asyncio.sleep(_SETTLE_S)
+                    waits.append(1000 * (await cluster.fail(directory, LEADERS_BEHIND_READS))[0])
+                if readers is not None and (ended := (await readers.read())["ended"]):
+                    raise RigError(f"{ended} clients that read were cut off")
+            finally:
+                if readers is not None:
+                    await readers.close()
+            name = f"directory fails, {count} clients read {partitions} partitions"
+            samples.add("j", f"{name}: median", statistics.median(waits), phase="warm")
+            samples.add("j", f"{name}: worst", max(waits), phase="warm")
 
 
 # -------------------------------------------------------------------------------------------------------- (d): creation

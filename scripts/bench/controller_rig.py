@@ -268,6 +268,37 @@ class LoadProcess:
         return json.loads(line)
 
 
+class ReadersProcess(LoadProcess):
+    """A process of clients that read (:mod:`scripts.bench.controller_readers`)."""
+
+    @classmethod
+    async def begin(cls, rig: ControllerRig, clients: int, epoch: int) -> Self:
+        """Returns when they have their first answers. Raises :class:`RigError`."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "scripts.bench.controller_readers", str(rig.port), rig.cluster_id),
+            *("--clients", str(clients), "--epoch", str(epoch)),
+            *(("--metadata",) if rig.system == "kjbod" else ()),
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        readers = cls(process)
+        try:
+            while (await readers.read())["answers"] < clients:  # noqa: ASYNC110 - it is another process
+                await asyncio.sleep(_RETRY_S)
+        except BaseException:
+            await readers.close()
+            raise
+        return readers
+
+    async def read(self) -> dict[str, int]:
+        """``answers`` and ``bytes`` that came by now, and clients that ``ended``."""
+        self._write("report\n")
+        told: dict[str, int] = await self._line()
+        return told
+
+
 async def close_all(loads: Sequence[LoadProcess]) -> None:
     """End them."""
     for load in loads:
