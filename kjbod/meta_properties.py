@@ -73,6 +73,60 @@ def parse_meta_properties(text: bytes, where: str) -> MetaProperties:
         raise MetaPropertiesError(f"Error loading {where}: {error}") from None
 
 
+def trouble_with(content: bytes | None, path: str, command: str) -> str | None:
+    """Return the line about a directory whose ``meta.properties`` is not fit for a node, with the remedy, the same in
+    each command. None: cluster, node and directory are in it.
+
+    Args:
+        content: of the file; None: there is none.
+        path: of the directory.
+        command: that formats it and leaves alone what is formatted, with ``CLUSTER_ID`` for the cluster's id.
+    """
+    file = f"{path}/{META_PROPERTIES_NAME}"
+    if content is None:
+        return f"{path} is not formatted: there is no {META_PROPERTIES_NAME}: mount its disk; for a new one `{command}`"
+    anew = f"restore the file from a backup; or move it away, then `{command}`: the directory gets a new id"
+    if not content.strip(b" \t\r\n\0"):
+        return f"{file} is empty{' (NUL bytes only)' if content else ''}: {anew}"
+    try:
+        properties = parse_properties(content)
+        version = _java_int(properties.get("version", "0").strip())
+        node_key = "broker.id" if version == 0 else "node.id"
+        missing = next((key for key in ("cluster.id", node_key) if key not in properties), None)
+        if version == 0 and missing is not None and (node_key in properties or "cluster.id" in properties):
+            return (
+                f"{file} is that of a Kafka in ZooKeeper mode (version 0) and has no {missing}: migrate that broker to "
+                f"KRaft with a Kafka 3.x first; for a new node move the content of {path} away, then `{command}`"
+            )
+        if version == 1 and missing is not None:
+            value = "CLUSTER_ID" if missing == "cluster.id" else "NODE_ID"
+            return f"{file} has no {missing}: add the line: `printf '\\n{missing}={value}\\n' >>{file}`"
+        if version == 0 and missing is not None:
+            return f"{file} is damaged (it has no node.id and no cluster.id): {anew}"
+        meta = _from_properties(properties)
+    except ValueError as error:
+        reason = str(error).replace("`", "'")  # around the command alone
+        return f"{file} is damaged ({reason}): {anew}"
+    if meta.directory_id is None:
+        return (
+            f"{file} has no directory.id: it was formatted before Kafka 3.7: add one while the node is stopped: "
+            f"`{command.replace('CLUSTER_ID', meta.cluster_id or 'CLUSTER_ID')}`; Kafka's broker and kjbod agent do so "
+            "when they start"
+        )
+    return None
+
+
+def format_command(source: str, *, dynamic_controller: bool) -> str:
+    """The command that formats what is not formatted, and gives directories an id that have none.
+
+    Args:
+        source: file of the configuration.
+        dynamic_controller: whether the node is a controller without ``controller.quorum.voters``.
+    """
+    flag = " --no-initial-controllers" if dynamic_controller else ""
+    return f"kjbod format -c {source} -t CLUSTER_ID --ignore-formatted{flag}"
+
+
 def _from_properties(properties: Mapping[str, str]) -> MetaProperties:
     text = properties.get("version", "0")
     version = _java_int(text.strip())

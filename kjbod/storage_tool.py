@@ -37,9 +37,11 @@ from kjbod.meta_properties import (
     Ensemble,
     MetaProperties,
     MetaPropertiesError,
+    format_command,
     load_ensemble,
     parse_meta_properties,
     render_meta_properties,
+    trouble_with,
     verify_ensemble,
     with_directory_ids,
 )
@@ -612,20 +614,21 @@ def _waiting_for(directory: str, warn: Print) -> Iterator[None]:
 
 def describe_directories(config: Config, out: Print, warn: Print) -> int:
     """``kafka-storage info``: print what is in the directories and what is wrong with them. ``warn`` gets the one that
-    is waited for.
+    is waited for, and those without a directory.id.
 
     Returns the exit code: 1 when there are problems.
     """
     problems: list[str] = []
     found: list[str] = []
     first: MetaProperties | None = None
+    command = format_command(config.source, dynamic_controller=config.is_dynamic_controller)
     for directory in config.directories:
         with _waiting_for(directory, warn):
             if (problem := _directory_problem(directory)) is not None:
                 problems.append(problem)
                 continue
             found.append(directory)
-            meta = _load_meta(directory, problems)
+            meta = _load_meta(directory, command, problems, warn)
         if meta is not None and first is not None:
             if meta.cluster_id != first.cluster_id:
                 problems.append("Mismatched cluster IDs between storage directories.")
@@ -654,7 +657,7 @@ def _directory_problem(directory: str) -> str | None:
     return None
 
 
-def _load_meta(directory: str, problems: list[str]) -> MetaProperties | None:
+def _load_meta(directory: str, command: str, problems: list[str], warn: Print) -> MetaProperties | None:
     content = _read_meta(directory)
     where = f"{directory}/{META_PROPERTIES_NAME}"
     if content is None:
@@ -662,10 +665,17 @@ def _load_meta(directory: str, problems: list[str]) -> MetaProperties | None:
     elif isinstance(content, OSError):
         problems.append(f"Error loading {where}: {content.strerror}")
     else:
+        trouble = trouble_with(content, directory, command)
         try:
-            return parse_meta_properties(content, where)
+            meta = parse_meta_properties(content, where)
         except MetaPropertiesError as error:
-            problems.append(str(error))
+            problems.append(trouble or str(error))
+            return None
+        if trouble is not None and meta.node_id is not None and meta.cluster_id is not None:
+            warn(trouble)  # without a directory.id, which is as good for a broker
+        elif trouble is not None:
+            problems.append(trouble)
+        return meta
     return None
 
 

@@ -33,7 +33,7 @@ from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config, load_config
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.config.load import Check, agent_problems, server_problems
-from kjbod.config.needs import AGENT_NEEDS, Needs
+from kjbod.config.needs import AGENT_NEEDS, SERVER_NEEDS
 from kjbod.config.unused import name_keys_without_effect
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
@@ -127,7 +127,6 @@ def main(
     companion_of: Callable[[Config], Companion] = lambda _: ALONE,
     *,
     take_over: bool = False,
-    needs: Needs = AGENT_NEEDS,
 ) -> int:
     """Run the agent with the ``server.properties`` at ``config_path`` until it ends; gives the exit code.
 
@@ -140,12 +139,12 @@ def main(
         companion_of: makes the other half of the node.
         take_over: whether the agent may start on directories that a Kafka broker has used; False: as
             ``kjbod.agent.take.over`` says.
-        needs: keys that its roles need.
 
     Raises:
         KjbodError: the agent could not start; one line says why, nothing was changed.
     """
     try:
+        needs = SERVER_NEEDS if problems is server_problems else AGENT_NEEDS
         config = load_config(config_path, problems, *CHECKS, needs=needs)
         if take_over:
             config = replace(config, kjbod_agent_take_over=True)

@@ -35,7 +35,7 @@ def server(config: Path, take_over: bool) -> int:
         from kjbod_agent import daemon
         from kjbod_controller_stub.combined import CombinedController
 
-        return daemon.main(config, server_problems, CombinedController, take_over=take_over, needs=SERVER_NEEDS)
+        return daemon.main(config, server_problems, CombinedController, take_over=take_over)
     if "controller" in roles:
         if take_over:
             raise click.UsageError("--take-over is for a node with the role broker")

@@ -136,7 +136,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
         name, colon, protocol = entry.rpartition(":")
         given, protocol = name.strip(), protocol.strip().upper()
         name = given.upper()
-        if not colon:
+        if not colon or not given:
             raise ValueError(_MAP_EXPECTED)
         if spelled.setdefault(name, given) != given:
             raise ValueError(f"expected each name in one spelling, not {spelled[name]} and {given}")

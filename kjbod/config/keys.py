@@ -650,6 +650,11 @@ class Config:
         return self.log_segment_delete_delay_ms
 
     @property
+    def is_dynamic_controller(self) -> bool:
+        """Whether this is a controller of a quorum that is in the metadata."""
+        return "controller" in self.process_roles and not self.controller_quorum_voters
+
+    @property
     def directories(self) -> tuple[str, ...]:
         """``log.dirs`` and the metadata directory, each once, sorted (``StorageTool.configToLogDirectories``)."""
         return tuple(sorted({*self.log_dirs, self.metadata_log_dir}))

@@ -1,7 +1,7 @@
-"""Which keys each command needs. Pure.
+"""Keys that each command needs. Pure.
 
 A value that cannot be read stops only a command that uses it: a variable of ``config.providers`` that this process
-cannot resolve, as one of a unit's ``EnvironmentFile=``, and for all but a daemon a value that is wrong, too. The others
+cannot resolve, as one of a unit's ``EnvironmentFile=``, and for most commands a value that is wrong, too. The others
 read the file without that key (:attr:`.Config.unread`). A guard goes on without most of Kafka's keys, and says which.
 """
 
@@ -49,7 +49,8 @@ class Needs:
     Attributes:
         keys: without a value of one of them it does not run.
         uses: it goes on without those, and says so.
-        checks_all: whether a value that is wrong stops it in whatever key: a daemon's file is to be right.
+        checks_all: whether a value that is wrong stops it in whatever key, as it stops Kafka: a daemon's file, and
+            one by which directories are formatted, is to be right.
     """
 
     keys: frozenset[str]
@@ -99,10 +100,12 @@ ASKING: Final = Needs(_NODE | {"kjbod.state.dir"})
 LISTING: Final = Needs(ASKING.keys | _DIRECTORIES)
 """Of commands that list directories where neither runs."""
 HISTORY: Final = Needs(frozenset({"kjbod.state.dir"}))
-DIRECTORIES: Final = Needs(_DIRECTORIES)
+DIRECTORIES: Final = Needs(_DIRECTORIES, checks_all=True)
 """Of ``info``."""
-FORMAT: Final = Needs(_NODE | _DIRECTORIES | {"process.roles", "kjbod.state.dir", "controller.quorum.voters"})
-FORMAT_VOTERS: Final = Needs(FORMAT.keys | _LISTENERS | CONTROLLERS | {"kjbod.host"})
+FORMAT: Final = Needs(
+    _NODE | _DIRECTORIES | {"process.roles", "kjbod.state.dir", "controller.quorum.voters"}, checks_all=True
+)
+FORMAT_VOTERS: Final = Needs(FORMAT.keys | _LISTENERS | CONTROLLERS | {"kjbod.host"}, checks_all=True)
 """With ``--standalone`` or ``--initial-controllers``: the addresses of controllers are written."""
 METADATA: Final = Needs(CONTROLLERS)
 COMMANDS: Final[Mapping[str, Needs]] = {

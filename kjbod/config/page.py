@@ -81,8 +81,8 @@ _NEEDS: Final = """\
 *needs*: without a value of the key the command ends, with one line. *uses*: the command goes on without the key, and
 says so: a variable of `config.providers` may be one that only Kafka's process can resolve, and a file may have been
 changed since Kafka started. A guard that has no `log.dir.failure.timeout.ms`, `metadata.log.dir` or
-`min.insync.replicas` observes. Nothing: the command does not look at the value. A value that is wrong ends the agent,
-the controller and the server in each key of this page, an unknown key of kjbod's each command.
+`min.insync.replicas` observes. Nothing: the command does not look at the value. A value that is wrong in any key of
+this page ends the agent, the controller, the server, `info` and `format`; an unknown key of kjbod's ends each command.
 """
 _COLUMNS: Final = ("key", "type", "default", "values", "read by", "meaning")
 

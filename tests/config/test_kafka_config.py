@@ -31,6 +31,7 @@ ON_PURPOSE: Final[Mapping[str, str]] = {
     r"(advertised\.)?listeners=.*:-[0-9]+.*: expected host:port": "Kafka cannot listen at a negative port",
     r"default\.replication\.factor=.*: expected a whole number": "Kafka keeps the lower 16 bits",
     r"metadata\.log\.segment\.ms=.*: expected a whole number": "LogConfig refuses it when Kafka's controller starts",
+    r"kjbod\.state\.dir=": "a key of kjbod's own, whose default lies below /",
     r"replica\.alter\.log\.dirs\.io\.max\.bytes\.per\.second=": "a dynamic key of Kafka's, which kjbod reads here too",
 }
 """Beginning of a line about a file that Kafka takes and kjbod refuses, and why."""

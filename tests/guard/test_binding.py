@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from kjbod.ids import Uuid, random_agent_incarnation
+from kjbod.meta_properties import trouble_with
 from kjbod_agent.guard.binding import (
+    FORMAT,
     Holder,
     heads,
     moved,
@@ -47,10 +49,10 @@ def test_directories_of_this_node_and_cluster_are_watched() -> None:
         (meta(D3, node=2), "/x belongs to node 2, not 1: it is not watched"),
         (meta(D3, cluster="other"), "/x belongs to cluster other, not c: it is not watched"),
         (meta(D1), f"/x has the directory.id {D1} of /d1: it is not watched"),
-        (meta(None), "/x/meta.properties has no directory.id: brokers give themselves one from Kafka 3.7 on"),
+        (meta(None), trouble_with(meta(None).encode(), "/x", FORMAT)),
         (None, "/x has no meta.properties: is its disk mounted, and formatted?"),
-        ("version=0\n", "/x/meta.properties has no node.id or no cluster.id"),
-        ("version=one\n", "Error loading /x/meta.properties: Invalid meta.properties version string 'one'"),
+        ("version=0\n", trouble_with(b"version=0\n", "/x", FORMAT)),
+        ("version=one\n", trouble_with(b"version=one\n", "/x", FORMAT)),
     ],
 )
 def test_any_other_directory_is_named_and_left_alone(text: str | None, reason: str) -> None:

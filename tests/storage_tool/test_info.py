@@ -88,7 +88,12 @@ def test_st_4_directories_of_a_zookeeper_broker_are_a_problem(broker: MakeNode) 
     [
         ("cluster.id=x", "Mismatched cluster IDs between storage directories."),
         ("node.id=9", "Mismatched node IDs between storage directories."),
-        ("version=2", "Error loading {d2}/meta.properties: Unknown meta.properties version number 2"),
+        (
+            "version=2",
+            "{d2}/meta.properties is damaged (Unknown meta.properties version number 2): restore the file from a "
+            "backup; or move it away, then `kjbod format -c {source} -t CLUSTER_ID --ignore-formatted`: the directory "
+            "gets a new id",
+        ),
     ],
 )
 def test_directories_that_do_not_fit_together_are_a_problem(broker: MakeNode, line: str, problem: str) -> None:
@@ -97,7 +102,7 @@ def test_directories_that_do_not_fit_together_are_a_problem(broker: MakeNode, li
     change(f"{node.directories[1]}/meta.properties", line)
     code, lines = node.info()
     assert code == 1
-    assert lines[-3:] == ["Found problem:", f"  {problem.format(d2=node.directories[1])}", ""]
+    assert lines[-3:] == ["Found problem:", f"  {problem.format(d2=node.directories[1], source=node.path)}", ""]
 
 
 def test_a_file_that_cannot_be_read_is_a_problem_not_a_crash(broker: MakeNode) -> None:

@@ -29,7 +29,7 @@ from kjbod.config import Config
 from kjbod.documents import int_of, parse_document
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
-from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME, MetaProperties, render_meta_properties
+from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME, MetaProperties, format_command, render_meta_properties
 from kjbod.permissions import DENIED, explain
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.directories.known_directories import KnownDirectories
@@ -297,6 +297,7 @@ async def open_directories(
         remembered=before.ids,
         rng=rng,
         take_over=config.kjbod_agent_take_over,
+        command=format_command(config.source, dynamic_controller=config.is_dynamic_controller),
     )
     for name, own in (("kjbod.state.dir", config.kjbod_state_dir), ("kjbod.reports.dir", config.kjbod_reports_dir)):
         require_outside(name, await remembering.real_path(own), start_up.all)
@@ -502,9 +503,10 @@ def require_metadata_disk(load: Load, config: Config, before: Memory, mounts: tu
             "anew it would be a cluster without any topic"
         )
     if bare:
+        flag = "" if config.controller_quorum_voters else " --standalone"
         raise StartUpError(
             f"{path} is not formatted: there is no meta.properties; is its disk mounted? For a new cluster run "
-            f"`kjbod format -c {config.source} -t CLUSTER_ID --standalone` first"
+            f"`kjbod format -c {config.source} -t CLUSTER_ID{flag}` first"
         )
     mount_point = before.mounted_before(path, load.directory_id) if isinstance(load, LoadedDirectory) else None
     if known is None or mount_point is None:

@@ -37,7 +37,9 @@ from kjbod.meta_properties import (
     Ensemble,
     MetaProperties,
     Requirement,
+    format_command,
     load_ensemble,
+    trouble_with,
     verify_ensemble,
     with_directory_ids,
 )
@@ -52,6 +54,7 @@ RETIRED_MAX: Final = 100
 """Disks that are remembered after they were replaced: more than a host ever sees."""
 NO_EPOCH: Final = -1
 _ABSENT: Final = frozenset({errno.ENOENT})
+FORMAT: Final = format_command("server.properties", dynamic_controller=False)
 
 
 class StartUpError(StorageError):
@@ -123,6 +126,7 @@ def examine(
     remembered: Mapping[str, Uuid],
     rng: "random.Random",
     take_over: bool = False,
+    command: str = FORMAT,
 ) -> StartUp:
     """Decide with what to start; ``loads`` has every path of ``log_dirs`` and ``metadata_log_dir``.
 
@@ -134,6 +138,7 @@ def examine(
         remembered: directory ids of the start before, by path.
         rng: for missing ids.
         take_over: whether the agent may use directories that a Kafka broker has used.
+        command: that formats a directory.
 
     Returns:
         The directories to start with, and the files to write before.
@@ -143,12 +148,14 @@ def examine(
     """
     _require_workers(loads)
     ensemble = load_ensemble({p: _content(load) for p, load in loads.items()}, metadata_log_dir=metadata_log_dir)
+    # In the words that each command has for it; without a directory.id one is given.
+    ensemble = replace(ensemble, errors={p: _trouble(loads[p], p, command) or e for p, e in ensemble.errors.items()})
     _require_readable_metadata(ensemble, metadata_log_dir, loads)
     _require_present(ensemble, loads)
     read = {path: load for path, load in loads.items() if isinstance(load, LoadedDirectory)}
     _require_distinct(read)  # before its ids are compared: two paths of one directory are no copy of it
     verify_ensemble(ensemble, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID | Requirement.METADATA_LOG_DIR)
-    _require_owner(ensemble)
+    _require_owner(ensemble, loads, command)
     usable = {path: load for path, load in read.items() if path in ensemble.properties}
     if not take_over:
         _require_no_broker(usable)
@@ -198,16 +205,16 @@ def _require_readable_metadata(ensemble: Ensemble, metadata_log_dir: str, loads:
         )
 
 
-def _require_owner(ensemble: Ensemble) -> None:
+def _trouble(load: Load, path: str, command: str) -> str | None:
+    return trouble_with(load.meta_properties, path, command) if isinstance(load, LoadedDirectory) else None
+
+
+def _require_owner(ensemble: Ensemble, loads: Mapping[str, Load], command: str) -> None:
     """A file without these parses, as version 0; with a directory.id added it would look like one of ours
     (``KafkaRaftServer.initializeLogDirs``)."""
     for path, meta in sorted(ensemble.properties.items()):
-        missing = [key for key, value in (("node.id", meta.node_id), ("cluster.id", meta.cluster_id)) if value is None]
-        if missing:
-            raise StartUpError(
-                f"{path}/meta.properties has no {' and no '.join(missing)}: restore the file, or see "
-                "`kjbod info` for the other directories"
-            )
+        if meta.node_id is None or meta.cluster_id is None:
+            raise StartUpError(_trouble(loads[path], path, command) or f"{path}/meta.properties is damaged")
 
 
 def _require_no_broker(usable: Mapping[str, LoadedDirectory]) -> None:
@@ -373,7 +380,7 @@ def examine_addition(
         )
     _require_present(ensemble, {path: load})
     verify_ensemble(ensemble, cluster_id=cluster_id, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID)
-    _require_owner(ensemble)
+    _require_owner(ensemble, {path: load}, FORMAT)
     assert isinstance(load, LoadedDirectory)  # all else is an error, or empty
     if not take_over and load.kafka_trace is not None:
         raise TakeOverError(

@@ -25,11 +25,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kjbod.ids import Uuid, is_agent_incarnation
-from kjbod.meta_properties import MetaProperties, MetaPropertiesError, parse_meta_properties
+from kjbod.meta_properties import MetaProperties, format_command, parse_meta_properties, trouble_with
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.guard.observing import Observed
 from kjbod_agent.storage.api import LoadedDirectory
 
+FORMAT: Final = format_command("server.properties", dynamic_controller=False)
 MAIN_CLASSES: Final = ("kafka.Kafka", "kafka.docker.KafkaDockerWrapper")
 """Main classes of a Kafka server."""
 DECISIVE_KEYS: Final = ("broker.id", "log.dir", "log.dirs", "metadata.log.dir", "node.id", "process.roles")
@@ -64,12 +65,15 @@ class Heads:
         return next((one.cluster_id for one in self.owned.values()), None)
 
 
-def heads(node_id: int, loads: Mapping[str, LoadedDirectory], cluster_id: str | None = None) -> Heads:
-    """Sort the directories that were read. Where no ``cluster_id`` is known yet it is that of most of them."""
+def heads(
+    node_id: int, loads: Mapping[str, LoadedDirectory], cluster_id: str | None = None, command: str = FORMAT
+) -> Heads:
+    """Sort the directories that were read. Where no ``cluster_id`` is known yet it is that of most of them; ``command``
+    formats one."""
     metas: dict[str, MetaProperties] = {}
     foreign: dict[str, str] = {}
     for path, loaded in loads.items():
-        found = _meta(path, loaded)
+        found = _meta(path, loaded, command)
         if isinstance(found, MetaProperties):
             metas[path] = found
         else:
@@ -96,19 +100,12 @@ def heads(node_id: int, loads: Mapping[str, LoadedDirectory], cluster_id: str | 
     return Heads(owned, foreign)
 
 
-def _meta(path: str, loaded: LoadedDirectory) -> MetaProperties | str:
+def _meta(path: str, loaded: LoadedDirectory, command: str) -> MetaProperties | str:
     """The content of ``meta.properties``, or why it is of no use."""
     if loaded.meta_properties is None:
         return f"{path} has no meta.properties: is its disk mounted, and formatted?"
-    try:
-        meta = parse_meta_properties(loaded.meta_properties, f"{path}/meta.properties")
-    except MetaPropertiesError as error:
-        return str(error)
-    if meta.node_id is None or meta.cluster_id is None:
-        return f"{path}/meta.properties has no node.id or no cluster.id"
-    if meta.directory_id is None:
-        return f"{path}/meta.properties has no directory.id: brokers give themselves one from Kafka 3.7 on"
-    return meta
+    trouble = trouble_with(loaded.meta_properties, path, command)
+    return parse_meta_properties(loaded.meta_properties, f"{path}/meta.properties") if trouble is None else trouble
 
 
 def moved(before: Mapping[str, Uuid], owned: Iterable[Owned]) -> list[str]:

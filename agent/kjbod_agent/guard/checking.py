@@ -16,6 +16,7 @@ from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config
 from kjbod.config.needs import DECISIVE
 from kjbod.errors import KjbodError, StorageError
+from kjbod.meta_properties import format_command
 from kjbod.metadata import versions
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
@@ -199,7 +200,9 @@ class _Check:
         try:
             await asyncio.gather(*(self._read(storage, path) for path in self._paths))
             self._table = mounts_now()
-            found = heads(self._config.node_id, self._loads)
+            config = self._config
+            command = format_command(config.source, dynamic_controller=config.is_dynamic_controller)
+            found = heads(config.node_id, self._loads, command=command)
             await asyncio.gather(*(self._survey(storage, owned) for owned in found.owned.values()))
         finally:
             await storage.close()

@@ -21,6 +21,7 @@ from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
+from kjbod.meta_properties import format_command
 from kjbod.metadata.fetching import Leader
 from kjbod.runtime import systemd
 from kjbod.runtime.control_socket import ControlServer
@@ -202,6 +203,7 @@ class Guard:
         self._watching = watching = Watching(
             config.node_id, paths, self._storage, self._clock, self._log, self._spawn, self._watched_anew, memory
         )
+        watching.command = format_command(config.source, dynamic_controller=config.is_dynamic_controller)
         incarnation_id = random_agent_incarnation(self._rng)
         try:
             async with asyncio.TaskGroup() as self._group:

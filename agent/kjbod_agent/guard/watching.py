@@ -22,7 +22,7 @@ from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.guard import surroundings
-from kjbod_agent.guard.binding import Heads, Owned, heads
+from kjbod_agent.guard.binding import FORMAT, Heads, Owned, heads
 from kjbod_agent.guard.entry import Entry
 from kjbod_agent.guard.recall import REPLACED, helpless, moment
 from kjbod_agent.guard.recalling import NoRecollection, Recollection, Unread, pause
@@ -80,6 +80,7 @@ class Watching:
         spawn: runs a coroutine for as long as the guard.
         changed: called with the path of a directory that is watched anew.
         memory: of the directories that were read.
+        command: that formats a directory.
     """
 
     node_id: int
@@ -90,6 +91,7 @@ class Watching:
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     changed: Callable[[str], None] = lambda path: None
     memory: Recollection = field(default_factory=NoRecollection)
+    command: str = FORMAT
     entries: dict[str, Entry] = field(default_factory=dict)
     cluster_id: str | None = None
     _monitor: Monitor | None = None
@@ -223,7 +225,7 @@ class Watching:
 
     def _sort(self, loads: Mapping[str, LoadedDirectory]) -> Heads:
         """Take up what was read."""
-        found = heads(self.node_id, loads, self.cluster_id)
+        found = heads(self.node_id, loads, self.cluster_id, self.command)
         self.cluster_id = self.cluster_id or found.cluster_id
         for path in loads:
             entry = self.entries[path]
@@ -338,7 +340,7 @@ class Watching:
     def _is_ours(self, entry: Entry, loaded: LoadedDirectory, *, keep: bool = False) -> bool:
         """Whether it is this broker's. ``keep``: what was known of the one before stays where it is not."""
         others = {path: owned.loaded for path, owned in self.owned.items() if path != entry.path}
-        found = heads(self.node_id, {**others, entry.path: loaded}, self.cluster_id)
+        found = heads(self.node_id, {**others, entry.path: loaded}, self.cluster_id, self.command)
         if entry.path in found.owned:
             entry.owned, entry.place = found.owned[entry.path], _place_of(loaded.real_path)
             entry.unread = entry.silence = None
@@ -374,7 +376,7 @@ class Watching:
         why = found if isinstance(found, str) else None
         if not isinstance(found, str):
             others = {path: owned.loaded for path, owned in self.owned.items() if path != entry.path}
-            judged = heads(self.node_id, {**others, entry.path: found.loaded}, self.cluster_id)
+            judged = heads(self.node_id, {**others, entry.path: found.loaded}, self.cluster_id, self.command)
             if entry.path in judged.owned:
                 owned = entry.owned = judged.owned[entry.path]
                 entry.reason, entry.passed, entry.survey = None, 0, found.survey

@@ -14,7 +14,7 @@ from kjbod.errors import ConfigError, KjbodError, StorageError
 from kjbod.files import read_file, reason_of
 from kjbod.ids import Uuid, is_reserved
 from kjbod.medium import read_anew
-from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
+from kjbod.meta_properties import META_PROPERTIES_NAME, format_command, parse_meta_properties, trouble_with
 from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.control_records import KRaftVoters
 from kjbod.metadata.log_files import DIRECTORY_NAME
@@ -68,15 +68,21 @@ def open_directory(config: Config) -> ControllerDirectory:
     """
     path = Path(config.metadata_log_dir)
     file = path / META_PROPERTIES_NAME
-    how_to = f"is its disk mounted? For a new cluster run `kjbod format -c {config.source} -t CLUSTER_ID --standalone`"
     try:
         content = read_file(file, bytes_max=_META_BYTES_MAX)
     except FileNotFoundError:
-        raise StorageError(f"{path} is not formatted: there is no {META_PROPERTIES_NAME}; {how_to}") from None
+        flag = "" if config.controller_quorum_voters else " --standalone"
+        raise StorageError(
+            f"{path} is not formatted: there is no {META_PROPERTIES_NAME}; is its disk mounted? For a new cluster run "
+            f"`kjbod format -c {config.source} -t CLUSTER_ID{flag}`"
+        ) from None
     except OSError as error:
         if error.errno in DENIED:
             raise ConfigError(f"{path}: {advice(file, path)}") from None
         raise StorageError(f"cannot read {file}: {error.strerror}") from None
+    command = format_command(config.source, dynamic_controller=config.is_dynamic_controller)
+    if trouble := trouble_with(content, str(path), command):
+        raise StorageError(trouble)
     meta = parse_meta_properties(content, str(file))
     if meta.node_id != config.node_id:
         raise StorageError(
@@ -87,9 +93,8 @@ def open_directory(config: Config) -> ControllerDirectory:
         raise StorageError(
             f"{file} has the reserved directory.id {meta.directory_id}, which no directory can have: restore the file"
         )
-    if meta.cluster_id is None or meta.directory_id is None:
-        missing = "cluster.id" if meta.cluster_id is None else "directory.id"
-        raise StorageError(f"{file} has no {missing}; {how_to}")
+    assert meta.cluster_id is not None  # there is no trouble
+    assert meta.directory_id is not None
     lock_fd = _lock(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     found = os.fstat(descriptor)
