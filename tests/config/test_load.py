@@ -775,3 +775,66 @@ def test_a_guard_tells_a_wait_that_is_no_number_once_and_beside_it_that_the_file
 def test_how_many_brokers_may_lose_a_directory_at_once_is_the_sites_to_say(number: int) -> None:
     config = parse(BROKER, f"kjbod.guard.cut.max.brokers={number}")
     assert (guard_problems(config), config.kjbod_guard_cut_max_brokers) == ([], number)
+
+
+# Kafka's own files that were refused
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "value"),
+    [
+        (
+            "controller.quorum.bootstrap.servers=CONTROLLER://h:9093,SASL_SSL://[::1]:9094,h:9093",
+            "controller_quorum_bootstrap_servers",
+            (HostPort("h", 9093), HostPort("::1", 9094), HostPort("h", 9093)),
+        ),
+        ("controller.quorum.voters=+5@CONTROLLER://h:9093", "controller_quorum_voters", (Voter(5, "h", 9093),)),
+        ("log.dirs=/a,/b,/a", "log_dirs", ("/a", "/b")),
+        ("process.roles=broker,broker", "process_roles", frozenset({"broker"})),
+        ("metadata.log.dir=/mnt", "metadata_log_dir", "/mnt"),
+        ("cordoned.log.dirs=/mnt/d2,/mnt/d2", "cordoned_log_dirs", ("/mnt/d2",)),
+        ("max.connections.per.ip.overrides=h:5,", "max_connections_per_ip_overrides", {"h": 5}),
+        ("max.connections.per.ip.overrides=h:-1,:7", "max_connections_per_ip_overrides", {"h": 0, "127.0.0.1": 7}),
+        ("broker.heartbeat.interval.ms=0", "broker_heartbeat_interval_ms", 1),
+        ("broker.session.timeout.ms=-1", "broker_session_timeout_ms", 1),
+        ("socket.connection.setup.timeout.ms=-9223372036854775808", "socket_connection_setup_timeout_ms", 1),
+        ("socket.send.buffer.bytes=-2", "socket_send_buffer_bytes", -1),
+        ("max.connection.creation.rate=0", "max_connection_creation_rate", 1),
+        ("queued.max.request.bytes=-5", "queued_max_request_bytes", -1),
+        ("default.replication.factor=-1", "default_replication_factor", -1),
+        ("allow.everyone.if.no.acl.found=yes", "allow_everyone_if_no_acl_found", False),
+    ],
+)
+def test_a_file_with_which_kafka_runs_is_taken(change: str, field: str, value: object) -> None:
+    assert getattr(parse(BROKER, change), field) == value
+
+
+def test_of_two_entries_for_a_listener_the_later_counts() -> None:
+    both = "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+    assert parse(BROKER, f"listener.security.protocol.map={both}").controller_protocol == "PLAINTEXT"
+    assert (
+        "expected each name in one spelling"
+        in problems(BROKER, f"listener.security.protocol.map={both}controller:SSL")[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (("advertised.listeners=",), "advertised.listeners=: expected NAME://host:port"),
+        (("inter.broker.listener.name=",), "inter.broker.listener.name=: expected the name of a listener"),
+        (
+            ("-listeners", "listener.security.protocol.map=CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT"),
+            "listeners is missing: expected NAME://host:port,..., as the map has no PLAINTEXT",
+        ),
+        (("cordoned.log.dirs=/mnt/d1/",), "cordoned.log.dirs=/mnt/d1/: expected entries of log.dirs, spelled as there"),
+        (("cordoned.log.dirs=*,/mnt/d1",), "cordoned.log.dirs=*,/mnt/d1: expected entries of log.dirs"),
+        (("queued.max.request.bytes=1",), "queued.max.request.bytes=1: expected at least socket.request.max.bytes="),
+        (("connections.max.idle.ms=100",), "connections.max.idle.ms=100: expected more than connection.failed"),
+        (("security.inter.broker.protocol=plaintext",), "security.inter.broker.protocol=plaintext: expected one of"),
+        (("log.dir=",), "log.dir=: expected at least one directory"),
+    ],
+)
+def test_a_file_with_which_kafka_does_not_start_is_refused(changes: tuple[str, ...], expected: str) -> None:
+    (line,) = problems(BROKER, *changes)
+    assert line.startswith(f"server.properties: {expected}")

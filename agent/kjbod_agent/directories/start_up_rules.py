@@ -153,7 +153,9 @@ def examine(
     _require_readable_metadata(ensemble, metadata_log_dir, loads)
     _require_present(ensemble, loads)
     read = {path: load for path, load in loads.items() if isinstance(load, LoadedDirectory)}
-    _require_distinct(read)  # before its ids are compared: two paths of one directory are no copy of it
+    _require_distinct(
+        read, None if metadata_log_dir in log_dirs else metadata_log_dir
+    )  # before its ids are compared: two paths of one directory are no copy of it
     verify_ensemble(ensemble, node_id=node_id, require=Requirement.AT_LEAST_ONE_VALID | Requirement.METADATA_LOG_DIR)
     _require_owner(ensemble, loads, command)
     usable = {path: load for path, load in read.items() if path in ensemble.properties}
@@ -161,7 +163,7 @@ def examine(
         _require_no_broker(usable)
     _require_any(log_dirs, usable, ensemble, loads)
     _require_one_metadata_log(usable, metadata_log_dir)
-    _require_replica_names(usable.values())
+    _require_replica_names(usable[path] for path in log_dirs if path in usable)
     to_write = with_directory_ids(ensemble, rng)
     metas = {**ensemble.properties, **to_write}
     cluster_id = metas[metadata_log_dir].cluster_id
@@ -261,16 +263,17 @@ def _require_one_metadata_log(usable: Mapping[str, LoadedDirectory], metadata_lo
             )
 
 
-def _require_distinct(usable: Mapping[str, LoadedDirectory]) -> None:
+def _require_distinct(usable: Mapping[str, LoadedDirectory], metadata_alone: str | None) -> None:
     seen: dict[str, str] = {}
     for path, load in sorted(usable.items()):
-        _require_apart(path, load.real_path, seen)
+        _require_apart(path, load.real_path, seen, metadata_alone)
         seen[path] = load.real_path
 
 
-def _require_apart(path: str, real_path: str, others: Mapping[str, str]) -> None:
+def _require_apart(path: str, real_path: str, others: Mapping[str, str], metadata_alone: str | None = None) -> None:
     """A directory is none of the others and lies neither in nor around one, also by way of symbolic links; ``others``
-    are real paths by path."""
+    are real paths by path. One that has the metadata log alone may lie around others: nobody looks for replicas there.
+    """
     for other, real_other in sorted(others.items()):
         if real_path == real_other:
             raise OverlapError(
@@ -281,7 +284,7 @@ def _require_apart(path: str, real_path: str, others: Mapping[str, str]) -> None
             (path, real_path, other, real_other),
             (other, real_other, path, real_path),
         ):
-            if real_inner.startswith(f"{real_outer.rstrip('/')}/"):
+            if outer != metadata_alone and real_inner.startswith(f"{real_outer.rstrip('/')}/"):
                 raise OverlapError(
                     f"log directory {inner} lies in log directory {outer} (at {real_inner}), which would take it for a "
                     "replica: use directories beside each other"

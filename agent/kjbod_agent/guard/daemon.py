@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kjbod.clock import Clock
 from kjbod.config import Config
+from kjbod.config.needs import DECISIVE
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.meta_properties import format_command
@@ -269,6 +270,8 @@ class Guard:
             left += f"; where it was put back by hand: move {path} away"
             self._log.warning("guard.left.behind", reason=left)
         config, clock, monitor = self._config, self._clock, self._monitor
+        undecided = [line for name, line in config.unread.items() if name in DECISIVE]
+        left = "; ".join(one for one in (left, *undecided) if one)  # it would not act, whatever its mode is to be
         self._finding = Finding(
             config,
             self._source,

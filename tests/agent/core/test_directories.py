@@ -337,3 +337,25 @@ def test_two_paths_of_a_directory_are_a_mistake_that_no_restart_mends() -> None:
     with pytest.raises(StorageError) as refusal:
         start("/d1", "/d2", d2=replace(loaded("/d2", meta("/d1")), real_path="/d1"))
     assert refusal.value.exit_code == EXIT_CONFIG
+
+
+@pytest.mark.parametrize("around", ["/", "/mnt", "/mnt/jbod"])
+def test_a_directory_of_the_metadata_log_alone_may_lie_around_the_others_and_hold_more(around: str) -> None:
+    """As a broker of Kafka 4.3.1, which starts so (seen)."""
+    inner = ["/mnt/jbod/1", "/mnt/jbod/2"]
+    loads: dict[str, Load] = {
+        path: replace(loaded(f"/d{n}"), path=path, real_path=path) for n, path in enumerate(inner, 1)
+    }
+    loads[around] = replace(loaded("/d3"), path=around, real_path=around, unknown_names=("jbod",))
+    rng = random.Random(1)
+    started = examine(
+        node_id=1, log_dirs=inner, metadata_log_dir=around, loads=loads, remembered={}, rng=rng, take_over=True
+    )
+    assert [one.path for one in started.log_dirs] == inner
+    assert started.metadata.path == around
+    with pytest.raises(StorageError, match="lies in log directory"):
+        examine(node_id=1, log_dirs=[around, *inner], metadata_log_dir=around, loads=loads, remembered={}, rng=rng)
+    inside: dict[str, Load] = {"/a": replace(loaded("/d1"), real_path="/a")}
+    inside["/a/kraft"] = replace(loaded("/d2"), real_path="/a/kraft")
+    with pytest.raises(StorageError, match="lies in log directory"):
+        examine(node_id=1, log_dirs=["/a"], metadata_log_dir="/a/kraft", loads=inside, remembered={}, rng=rng)
