@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     import random
 
+NO_CLUSTER_ID = "(none: cluster.id is empty)"
+"""For people, in the place of a cluster id: a file that was written by hand may have an empty one."""
 _HALVES = struct.Struct(">qq")
 _TEXT_LENGTH_MAX = 24
 

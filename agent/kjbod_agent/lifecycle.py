@@ -65,7 +65,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kjbod.ids import Uuid
+from kjbod.ids import NO_CLUSTER_ID, Uuid
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -669,7 +669,8 @@ def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) 
         reason = f"{reason}: {event.reason}"
     remedy = REGISTRATION_REMEDIES.get(event.error_code, Remedy.RETRY)
     if remedy is Remedy.GIVE_UP and life.broker_epoch == NO_EPOCH:
-        return _end(life, Ending.REFUSED, f"{reason}: cluster.id {life.identity.cluster_id} is not the controller's")
+        cluster_id = life.identity.cluster_id or NO_CLUSTER_ID
+        return _end(life, Ending.REFUSED, f"{reason}: cluster.id {cluster_id} is not the controller's")
     return _failed(life, reason, now_ms, forget=remedy is Remedy.REDISCOVER)
 
 

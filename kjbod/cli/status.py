@@ -37,6 +37,7 @@ from kjbod.cli.output import (
     width,
 )
 from kjbod.errors import KjbodError
+from kjbod.ids import NO_CLUSTER_ID
 from kjbod.runtime.control_socket import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16
@@ -109,7 +110,10 @@ def _tell(code: int, text: str, answer: dict[str, Any] | None, as_json: bool) ->
 def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
     """The answer of the operation ``status`` for people, in at most so many columns where it can be cut."""
     facts = [
-        ("node", f"{answer['node']} of cluster {safe(answer['cluster_id'])}, kjbod {answer['version']}"),
+        (
+            "node",
+            f"{answer['node']} of cluster {safe(answer['cluster_id']) or NO_CLUSTER_ID}, kjbod {answer['version']}",
+        ),
         ("state", f"{answer['state']}, {_fenced(answer['fenced'])}"),
         ("controller", _controller(answer["controller"])),
         *_own_controller(answer.get("own_controller")),

@@ -37,6 +37,7 @@ from kjbod.config.paths import is_below
 from kjbod.config.properties import parse_properties, trim
 from kjbod.config.providers import NoValueError, Variables
 from kjbod.errors import ConfigError
+from kjbod.file_kinds import has_mark, kind_by_content, kind_of_properties, misspelled
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
 from kjbod.printable import printable
 from kjbod.quick_dataclass import dataclass
@@ -48,6 +49,8 @@ BOTH_ROLES = frozenset({"broker", "controller"})
 """``process.roles`` of a combined node."""
 POLICY_CLASSES = ("create.topic.policy.class.name", "alter.config.policy.class.name")
 """Keys of classes that a controller asks before it acts."""
+HEAD_BYTES = 512
+"""Of a file, that tell its kind."""
 SHOWN_MAX = 120
 """Characters of a value in a line about it."""
 _NOT_ROUTABLE = "0.0.0.0"
@@ -89,11 +92,6 @@ def load_guard_config(path: str | Path, own: str | Path | None, *checks: Check, 
         ConfigError: a file cannot be read, or something in it is wrong; ``problems`` has every mistake.
     """
     properties = _properties(_read(path), str(path))
-    if "zookeeper.connect" in properties and "process.roles" not in properties:
-        raise ConfigError(
-            f"{path}: zookeeper.connect: expected the file of a broker in KRaft mode (process.roles), not in ZooKeeper "
-            "mode"
-        )
     laid = {} if own is None else _properties(_read(own), str(own))
     foreign = [
         f"{own}: {name}={_shown(value)}: expected keys that begin with {OWN_PREFIX} only: Kafka's are those of {path}"
@@ -146,11 +144,16 @@ def parse_config(
 
 def _properties(text: bytes, source: str) -> Mapping[str, str]:
     try:
-        return parse_properties(text)
+        found = parse_properties(text)
     except ValueError as error:
+        if kind := kind_by_content(text[:HEAD_BYTES]):
+            raise ConfigError(f"{source}: {kind}") from None
         raise ConfigError(
             f"{source}: {error}: expected four hexadecimal digits after \\u, or \\\\ for a backslash"
         ) from None
+    if "process.roles" not in found and (kind := kind_by_content(text[:HEAD_BYTES]) or kind_of_properties(found)):
+        raise ConfigError(f"{source}: {kind}")
+    return found
 
 
 def require_controller(config: Config) -> None:
@@ -324,9 +327,9 @@ class _Loader:
         ]
         values["unread"] = {one.name: one.line for one in self._problems if one not in stopping}
         config = Config(**values)  # type: ignore[arg-type]  # the fields and their types are the table's
-        found = [*(one.line for one in stopping), *(problem for check in checks for problem in check(config))]
-        if found:
-            raise ConfigError(*found)
+        lines = [*(one.line for one in stopping), *(problem for check in checks for problem in check(config))]
+        if lines:
+            raise ConfigError(*self._with_spellings(lines))
         return config
 
     # Problems
@@ -346,6 +349,21 @@ class _Loader:
         shown = name if secret else f"{name}={_shown(value)}"
         words = error.reason if value.count("${") == 1 and error.variable in value and not secret else str(error)
         self._problems.append(_Problem(name, f"{self._sources.get(name, self._source)}: {shown}: {words}", True))
+
+    def _with_spellings(self, problems: list[str]) -> list[str]:
+        """The problems, with the keys that the file has in another spelling in the place of those that are missing.
+        Kafka ignores keys that it does not know, and so does kjbod where nothing is missing."""
+        foreign = [name for name in self._properties if not name.startswith(OWN_PREFIX)]
+        for given, meant in misspelled(foreign, settings()):
+            source = self._sources.get(given, self._source)
+            said = (
+                f"{source}: {meant} has a byte order mark (BOM) before it, which Kafka reads as a part of the key: "
+                "save the file as UTF-8 without it"
+                if has_mark(given)
+                else f"{source}: {_shown(given)}: unknown key; did you mean {meant}?"
+            )
+            problems = [said, *(one for one in problems if not one.startswith(f"{source}: {meant} is missing: "))]
+        return problems
 
     @staticmethod
     def _is_secret(name: str) -> bool:
@@ -630,7 +648,9 @@ class _Loader:
         explicit = "inter.broker.listener.name" in self._properties
         broken = rules.broken(protocols or {}, inter_broker, explicit=explicit)
         for name, expected in (*broken, *_voter_problems(roles, voters, node_id)):
-            self._wrong(name, expected)
+            by_protocol = name == "inter.broker.listener.name" and name not in self._properties
+            protocol = "security.inter.broker.protocol"
+            self._wrong(protocol if by_protocol and protocol in self._properties else name, expected)
         return endpoints
 
     def _read_controller_names(self) -> tuple[str, ...] | None:

@@ -6,13 +6,16 @@ the newest snapshot counts, and the log behind it, up to the first batch that is
 runs is writing it, one that was killed has left it.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kjbod.config.properties import parse_properties
 from kjbod.errors import KjbodError, LogCorruptError, StorageError
+from kjbod.file_kinds import DUMP_LOG, kind_by_content, kind_by_name, replica_of
 from kjbod.files import read_file
-from kjbod.metadata.batches import CorruptBatchError, RecordBatch, read_batch
+from kjbod.metadata.batches import CorruptBatchError, Header, RecordBatch, read_batch, read_header
 from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.dump import payload_json
 from kjbod.metadata.image import MetadataImage, Replayer, ReplayError, image_of
@@ -21,6 +24,9 @@ from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.tree import Provenance
 from kjbod.quick_dataclass import dataclass
 
+KIND_BYTES_MAX = 64 << 10
+"""Of a file that is looked at to tell its kind."""
+FRAME_VERSION = b"\1"
 _FIRST = SnapshotId(0, 0)
 _SEGMENT = ".log"
 _DIGITS = 20
@@ -61,6 +67,8 @@ def open_source(path: Path) -> Source:
         return Source(path, ())
     if path.suffix == _SEGMENT:
         return Source(None, (path,))
+    if kind := kind_by_name(str(path)) or _kind_of(path):
+        raise StorageError(f"{path} is {kind}")
     raise StorageError(f"{path} is neither a {_SEGMENT} nor a {_CHECKPOINT} file, nor a directory")
 
 
@@ -80,6 +88,41 @@ def _directory(path: Path) -> Source:
     return Source(checkpoints[newest], tuple(segments[first:]))
 
 
+def _kind_of(path: Path) -> str | None:
+    """The kind of a file that holds no metadata, by its content."""
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file:
+            data = file.read(KIND_BYTES_MAX)
+    except OSError:
+        return None
+    if kind := kind_by_content(data):
+        return kind
+    with contextlib.suppress(ValueError):
+        if "process.roles" in parse_properties(data):
+            return "a server.properties: kjbod metadata dump --config asks the controllers that it names"
+    return None
+
+
+def _why_no_metadata(path: Path, header: Header | None, first: RecordBatch | None = None) -> str | None:
+    """Reason why a log that begins with this header, and this batch where it can be read, is no metadata log; None: it
+    may be one.
+
+    A metadata log has no compression, no producers and no keys, and a frame version of 1 before each record (KIP-631).
+    """
+    is_metadata = header is None or header.whole
+    if first is not None and not first.control:
+        record = next(iter(first.records), None)
+        framed = record is None or (record.key is None and (record.value or b"")[:1] == FRAME_VERSION)
+        is_metadata = is_metadata and framed
+    if is_metadata:
+        return None
+    replica = replica_of(str(path.absolute()))
+    of_what = "a topic" if replica is None else f"the topic partition {replica}"
+    return f"a log segment of {of_what}, and no metadata log: {DUMP_LOG}"
+
+
 def batches_of(path: Path) -> Iterator[RecordBatch]:
     """The batches of one file, up to one that is not there in full.
 
@@ -94,9 +137,13 @@ def batches_of(path: Path) -> Iterator[RecordBatch]:
     at = 0
     try:
         while (batch := read_batch(data, at)) is not None:
+            if at == 0 and (why := _why_no_metadata(path, read_header(data, 0), batch)):
+                raise StorageError(f"{path} is {why}")
             yield batch
             at += batch.size_in_bytes
     except CorruptBatchError as error:
+        if at == 0 and (why := _why_no_metadata(path, read_header(data, 0))):
+            raise StorageError(f"{path} is {why}") from None
         raise LogCorruptError(f"{path} is corrupt at position {error.position}: {error.why}") from None
 
 

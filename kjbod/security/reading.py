@@ -13,6 +13,7 @@ from kjbod.config.paths import is_below
 from kjbod.config.properties import parse_properties
 from kjbod.config.providers import Variables
 from kjbod.errors import ConfigError
+from kjbod.file_kinds import kind_by_content
 from kjbod.security import settings
 from kjbod.security.jaas import TEXT_CHARS_MAX, LoginModule, parse_sections
 from kjbod.security.keys import ChannelSettings, Kerberos, ListenerSettings, Tls
@@ -27,6 +28,10 @@ KRB5_PROPERTY: Final = "java.security.krb5.conf"
 KRB5_VARIABLE: Final = "KRB5_CONFIG"
 """The variable of MIT's library that does."""
 FILE_BYTES_MAX: Final = 1024 * 1024
+HEAD_BYTES: Final = 4096
+"""Of a file, that tell its kind."""
+CLIENT_PREFIXES: Final = ("security.", "ssl.", "sasl.", "bootstrap.", "client.", "config.providers")
+"""Of keys that tell that a file is a client's."""
 
 
 def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str) -> ChannelSettings:
@@ -169,6 +174,10 @@ def _properties(path: Path) -> Mapping[str, str]:
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: expected a file of client properties of at most {FILE_BYTES_MAX} bytes")
     try:
-        return parse_properties(text)
+        found = parse_properties(text)
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {kind_by_content(text[:HEAD_BYTES]) or error}") from None
+    # Read as properties, such a file would say nothing of security, and the password be missing or the text plain.
+    if not any(name.startswith(CLIENT_PREFIXES) for name in found) and (kind := kind_by_content(text[:HEAD_BYTES])):
+        raise ConfigError(f"{path}: {kind}")
+    return found

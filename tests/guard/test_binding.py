@@ -48,6 +48,7 @@ def test_directories_of_this_node_and_cluster_are_watched() -> None:
     [
         (meta(D3, node=2), "/x belongs to node 2, not 1: it is not watched"),
         (meta(D3, cluster="other"), "/x belongs to cluster other, not c: it is not watched"),
+        (meta(D3, cluster=""), "/x belongs to cluster (none: cluster.id is empty), not c: it is not watched"),
         (meta(D1), f"/x has the directory.id {D1} of /d1: it is not watched"),
         (meta(None), trouble_with(meta(None).encode(), "/x", FORMAT)),
         (None, "/x has no meta.properties: is its disk mounted, and formatted?"),

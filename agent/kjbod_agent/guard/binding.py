@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from kjbod.ids import Uuid, is_agent_incarnation
+from kjbod.ids import NO_CLUSTER_ID, Uuid, is_agent_incarnation
 from kjbod.meta_properties import MetaProperties, format_command, parse_meta_properties, trouble_with
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.guard.observing import Observed
@@ -92,7 +92,8 @@ def heads(
         assert meta.directory_id is not None and meta.cluster_id is not None  # _meta
         twin = next((one.path for one in owned.values() if one.directory_id == meta.directory_id), None)
         if meta.cluster_id != cluster_id:
-            foreign[path] = f"{path} belongs to cluster {meta.cluster_id}, not {cluster_id}: it is not watched"
+            whose, ours = (one or NO_CLUSTER_ID for one in (meta.cluster_id, cluster_id))
+            foreign[path] = f"{path} belongs to cluster {whose}, not {ours}: it is not watched"
         elif twin is not None:
             foreign[path] = f"{path} has the directory.id {meta.directory_id} of {twin}: it is not watched"
         else:

@@ -14,13 +14,17 @@ from typing import Final
 
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config
+from kjbod.config.keys import settings
 from kjbod.config.needs import DECISIVE
 from kjbod.errors import KjbodError, StorageError
+from kjbod.file_kinds import misspelled
+from kjbod.ids import NO_CLUSTER_ID
 from kjbod.meta_properties import format_command
 from kjbod.metadata import versions
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.permissions import DENIED, explain, user_name
+from kjbod.printable import printable
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.control_socket import ControlClient
 from kjbod.security.channel import EXPIRES_SOON, Security
@@ -84,6 +88,8 @@ CAPABILITIES: Final = {
     "CAP_SYS_CHROOT": (18, "mask in its mount namespace"),
 }
 """Of the privileged helper: number (capability.h) and what it is for."""
+KEY_MAX: Final = 80
+"""Characters of a key that are shown."""
 FOR_JAVA: Final = (
     "make it with keytool -importcert, or with openssl pkcs12 -jdktrust anyExtendedKeyUsage (3.2 or later), or use PEM;"
     " the guard believes the certificates in it"
@@ -193,6 +199,9 @@ class _Check:
     async def run(self) -> list[Item]:
         roles = ",".join(sorted(self._config.process_roles))
         self._say("ok", f"{self._config.source}: node {self._config.node_id}, process.roles={roles}")
+        for given, meant in misspelled(self._config.properties, settings()):
+            text = f"{self._config.source}: {printable(given, KEY_MAX)}: unknown key, which Kafka ignores"
+            self._say("note", text, f"did you mean {meant}?")
         for name, line in missed(self._config).items():
             self._say("missing" if name in DECISIVE else "note", line)
         storage = create(self._config.kjbod_storage_agent, StorageOptions(clock=self._clock, role=ROLE))
@@ -260,7 +269,7 @@ class _Check:
             parts = [mount.fstype, "on", " ".join((*device.names, device.device))]
             parts += [f"serial {device.serial}"] if device.serial else []
             where = f"{' '.join(parts)}, mounted on {mount.mount_point}"
-        whose = f"node {self._config.node_id}, cluster {owned.cluster_id}"
+        whose = f"node {self._config.node_id}, cluster {owned.cluster_id or NO_CLUSTER_ID}"
         self._say("ok", f"{owned.path}: directory.id {owned.directory_id}, {whose}, {where}")
         own = {"kjbod.state.dir": self._config.kjbod_state_dir, "kjbod.reports.dir": self._config.kjbod_reports_dir}
         own = {name: os.path.realpath(one) for name, one in own.items()}
