@@ -329,7 +329,8 @@ class Broker:
         if not self._replayer.in_transaction:
             self._replayer.skip(committed.last_offset, committed.epoch)
         self._tell_unknown()
-        self._applied(changes, proven=not self.image.newer.incomplete)
+        behind = committed.last_offset + 1 < committed.high_watermark
+        self._applied(changes, proven=not self.image.newer.incomplete, behind=behind)
 
     def on_snapshot(self, snapshot: Snapshot) -> bool:
         """Metadata that replace all before. What is missing in them was deleted only if their history contains what was
@@ -712,8 +713,9 @@ class Broker:
 
     # ---------------------------------------------------------------------------------------------------- its metadata
 
-    def _applied(self, changes: list[Change], *, proven: bool = True) -> list[Update]:
-        """Follow changes of the metadata; what they were for this broker. ``proven``: see :meth:`Placement.follow`."""
+    def _applied(self, changes: list[Change], *, proven: bool = True, behind: bool = False) -> list[Update]:
+        """Follow changes of the metadata; what they were for this broker. ``proven``, ``behind``: see
+        :meth:`Placement.follow`."""
         if any(isinstance(change, BrokerChange) for change in changes):
             self.cordoning.brokers_changed(self.image)
         self._feed(life.MetadataApplied(self.image.offset))
@@ -722,7 +724,7 @@ class Broker:
         if not self.placement.published:
             return []
         now_ms = self._clock.monotonic_ms()
-        updates = self.placement.follow(changes, self.image, proven=proven)
+        updates = self.placement.follow(changes, self.image, proven=proven, behind=behind)
         self._cordon()
         self.mover.follow(updates, proven=proven)
         for update in updates:

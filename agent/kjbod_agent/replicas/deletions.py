@@ -36,7 +36,7 @@ from kjbod.quick_dataclass import dataclass
 from kjbod_agent.replicas.directory_work import DirectoryWork, rename_once
 from kjbod_agent.replicas.inventory import Inventory, delete_name, stray_name
 from kjbod_agent.replicas.stray_memory import Note
-from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, LEFT_BY_MOVE, Stray
+from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, LEFT_BY_MOVE, LONGER, SUPERSEDED, Stray
 from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
@@ -347,6 +347,29 @@ class Deletions:
         if not await self._rename(leaving, new_name, reason, again):
             self.strays.pop((leaving.directory_id, new_name), None)
             self.changed()
+        elif reason == SUPERSEDED:
+            await self._compare(leaving, new_name)
+
+    async def _compare(self, leaving: DepartingReplica, name: str) -> None:
+        """Say where the copy that was set aside has more records than the one in its place."""
+        successor = self.successor(name, leaving.topic_id)
+        if successor is None or successor.directory_id not in self.inventory.online:
+            return
+        try:
+            agent, other = self.works[leaving.directory_id].agent, self.works[successor.directory_id].agent
+            end = await agent.log_end_offset(name, timeout_ms=WORK_TIMEOUT_MS)
+            kept = await other.log_end_offset(successor.name, timeout_ms=WORK_TIMEOUT_MS)
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as trouble:
+            self.log.warning("replica.not.compared", path=self._path(leaving.directory_id, name), reason=str(trouble))
+            return
+        stray = self.strays.get((leaving.directory_id, name))
+        if end is None or stray is None or (kept is not None and end <= kept):
+            return
+        shorter = f"{other.path}/{successor.name}"
+        reason = f"{LONGER}it ends at offset {end:,}, {shorter} at {'an unknown one' if kept is None else f'{kept:,}'}"
+        self.strays[leaving.directory_id, name] = replace(stray, reason=reason)
+        self.changed()
+        self.log.error("replica.longer.set.aside", path=stray.path, kept=shorter, reason=reason)
 
     def keep(self, leaving: DepartingReplica, otherwise: str) -> None:
         """A stray of an earlier process was found, under its own name; ``otherwise`` is the reason where nobody

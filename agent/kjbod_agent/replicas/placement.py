@@ -29,7 +29,7 @@ from dataclasses import field
 from typing import Final, Protocol
 
 from kjbod.clock import Clock, SystemClock
-from kjbod.ids import Uuid
+from kjbod.ids import Uuid, is_reserved
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage, TopicDeleted
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.partitions import TopicIdPartition
@@ -41,6 +41,7 @@ from kjbod_agent.replicas.inventory import Claim, Decision, Inventory, StrayCopy
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory, StrayWriter, WriteFile
 from kjbod_agent.replicas.strays import (
     FOUND_AT_START,
+    LONGER,
     MAY_BE_NEEDED,
     NO_LONGER_THERE,
     NO_PARTITION,
@@ -197,6 +198,12 @@ class Placement:
     _queue: deque[TopicIdPartition] = field(default_factory=deque)
     """In this order; those that are not due any more are passed over."""
     _waiting: dict[TopicIdPartition, None] = field(default_factory=dict)
+    _behind: bool = False
+    """The metadata that follow are known to the controllers, and not here yet."""
+    _postponed: dict[TopicIdPartition, None] = field(default_factory=dict)
+    """New replicas that are not made before the metadata are current: their topics may be deleted by now."""
+    _parted_from: set[Uuid] = field(default_factory=set)
+    """Directories that are gone, of which it was said that they had the only copy of a replica."""
     _retrying: set[TopicIdPartition] = field(default_factory=set)
     """To be made once more after a moment."""
     _unmade: dict[TopicIdPartition, Unmade] = field(default_factory=dict)
@@ -243,7 +250,7 @@ class Placement:
     @property
     def busy(self) -> bool:
         """Whether a review or a creation is outstanding; those that fail on and on do not count."""
-        if self._chores or self._waiting:
+        if self._chores or self._waiting or self._postponed:
             return True
         for partitions in (self._due, self.inventory.creating, self._retrying):
             # Asked after each creation: a walk over all of them would make a start quadratic.
@@ -262,6 +269,8 @@ class Placement:
         """Replicas that the metadata place here and that cannot be used, and why, in words."""
         told = [f"{self._name(partition)} cannot be used: {why}" for partition, why in self._taken.items()]
         told += [f"{path} was removed while the agent ran: put it back" for path in self._vanished.values()]
+        longer = [stray for stray in self.deletions.strays.values() if stray.reason.startswith(LONGER)]
+        told += [f"{stray.path}: {stray.reason}: restore or remove it (kjbod strays)" for stray in longer]
         more = len(told) - NAMED_MAX
         return told if more <= 0 else [*told[:NAMED_MAX], f"{more:,} more replicas cannot be used"]
 
@@ -360,7 +369,12 @@ class Placement:
         self._unproven = True
 
     def follow(
-        self, changes: Iterable[Change], image: MetadataImage | None = None, *, proven: bool = True
+        self,
+        changes: Iterable[Change],
+        image: MetadataImage | None = None,
+        *,
+        proven: bool = True,
+        behind: bool = False,
     ) -> list[Update]:
         """Changes of the metadata after :meth:`publish`; what they were for this broker.
 
@@ -368,7 +382,9 @@ class Placement:
             image: where another one has taken the place of that which was published (a snapshot).
             proven: whether what is missing in it was deleted. A history that is not known to contain what was applied
                 proves no deletion: all is judged as at a start, and kept as strays.
+            behind: whether more changes are known to the controllers. What is new is not made before they are here.
         """
+        self._behind = behind
         replaced = image is not None and image is not self._image
         self._image = self._image if image is None else image
         changes = list(changes)
@@ -389,6 +405,8 @@ class Placement:
             self._delays = _topic_delays(self._image)
         else:
             self._follow_delays(changes)
+        if not behind:
+            self.review(self._postponed)
         if not proven:
             self._deleted.extend(self.deletions.recall())
             self._judge_deleted()
@@ -763,6 +781,10 @@ class Placement:
         if hosted is None:
             return
         wanted = Wanted(partition, hosted.topic, hosted.directory, partition in self._new)
+        if self._behind and wanted.new and self.inventory.locate(partition) is None:
+            self._postponed[partition] = None
+            return
+        self._postponed.pop(partition, None)
         decision = self.inventory.decide(wanted)
         for aside in decision.aside:
             self._set_aside(wanted, aside)
@@ -905,11 +927,34 @@ class Placement:
         directory = decision.directory_id
         assert directory is not None
         self._left.pop(decision.wanted.partition, None)
+        self._warn_of_the_only_copy(decision.wanted)
         self._work[directory].add(functools.partial(self._make, decision.wanted, directory))
+
+    def _warn_of_the_only_copy(self, wanted: Wanted) -> None:
+        """An empty replica takes the place of one in a directory that is none of ours any more, which no other broker
+        has: once for each directory."""
+        directory, partition = wanted.assigned, wanted.partition
+        gone = not (
+            wanted.new or is_reserved(directory) or directory in self.inventory or directory in self._parted_from
+        )
+        known = self._image.partition(partition.topic_id, partition.partition)
+        if gone and known is not None and set(known.isr) <= {self.hosting.broker_id}:
+            self._parted_from.add(directory)
+            self.log.warning(
+                "replica.only.copy.gone",
+                topic=wanted.topic,
+                partition=partition.partition,
+                directory_id=str(directory),
+                reason="no other replica is in sync, and the directory that has it is not in log.dirs: an empty one is "
+                "made; put the path back into log.dirs to keep its data (one line for each directory)",
+            )
 
     async def _make(self, wanted: Wanted, directory: Uuid) -> None:
         """An attempt to make a replica directory."""
         partition = wanted.partition
+        if partition not in self.hosting:
+            self._made_for_nobody(wanted)
+            return
         agent = self.agents[directory]
         try:
             await agent.create_replica(
@@ -936,9 +981,7 @@ class Placement:
         hosted = self.hosting.partitions.get(partition)
         if hosted is None:
             self._rename(partition, wanted.name, wanted.topic)
-            again = self._image.topic_ids.get(wanted.topic)
-            if again is not None:  # the name was taken until now
-                self.review([TopicIdPartition(again, partition.partition)])
+            self._review_successor(wanted)
         elif hosted.directory != directory:
             self.owner.assign(partition, directory)
         if len(self.inventory.copies(partition)) > 1:
@@ -946,7 +989,24 @@ class Placement:
         if not self.busy:
             self.owner.settled()
 
+    def _made_for_nobody(self, wanted: Wanted) -> None:
+        """It is no longer this broker's, and is not there."""
+        self.inventory.unreserve(wanted.partition)
+        self._unmade.pop(wanted.partition, None)
+        self._review_successor(wanted)
+        if not self.busy:
+            self.owner.settled()
+
+    def _review_successor(self, wanted: Wanted) -> None:
+        """Review the replica of a topic that was created again: the name was taken until now."""
+        again = self._image.topic_ids.get(wanted.topic)
+        if again is not None:
+            self.review([TopicIdPartition(again, wanted.partition.partition)])
+
     def _not_made(self, wanted: Wanted, directory: Uuid, error: DirectoryError) -> None:
+        if wanted.partition not in self.hosting:
+            self._made_for_nobody(wanted)
+            return
         meaning, todo = in_work(error.errno, error.call), remedy(error.errno)
         self._failed_to_make(wanted, error.path, str(error.errno), f"{error}: {todo}" if todo else str(error))
         if error.errno == errno.EEXIST:  # it came after the load: the next look says what it is
@@ -1030,6 +1090,7 @@ class Placement:
         self._unmade.pop(partition, None)
         self._taken.pop(partition, None)
         self._vanished.pop(partition, None)
+        self._postponed.pop(partition, None)
         self._due.discard(partition)
         self._waiting.pop(partition, None)
         self.owner.forget(partition)

@@ -1,6 +1,7 @@
 """Names that are taken by something that cannot be used as a replica: nothing is made in its place, anywhere."""
 
 import asyncio
+import dataclasses
 import errno
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 import pytest
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
-from kjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord, TopicRecord
+from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.placement import LOOK_MS, StrayError
-from kjbod_agent.replicas.strays import NO_TOPIC_ID, WRONG_NAME
+from kjbod_agent.replicas.strays import LONGER, NO_TOPIC_ID, SUPERSEDED, WRONG_NAME
 from kjbod_agent.storage.memory import MemoryDisk
 from kjbod_agent.storage.worker import LINK
 from tests.agent.core.test_deletions import D1, D2, D3, HEX, PATHS, World, content, partition
@@ -303,5 +304,54 @@ def test_a_look_that_the_disk_does_not_answer_says_nothing(virtual: Run) -> None
             del world.disks[D1].directories["foo-0"]
             await asyncio.sleep(3 * LOOK_MS / 1000)
             assert (world.placement.missing(), world.owner.errors) == ([], [])
+
+    virtual(story)
+
+
+# ------------------------------------------------------------------------------------------ a path that left log.dirs
+
+
+def isr(directory: Uuid, *brokers: int) -> PartitionRecord:
+    return dataclasses.replace(partition(FOO, 0, (1, 2), directory, D1), isr=brokers)
+
+
+@pytest.mark.parametrize(
+    ("assigned", "brokers", "warned"),
+    [(FOREIGN, (1,), True), (FOREIGN, (1, 2), False), (FOREIGN, (2,), False), (LOST, (1,), False), (D1, (1,), False)],
+)
+def test_an_empty_replica_in_place_of_the_only_copy_of_a_directory_that_left_is_warned_of(
+    virtual: Run, assigned: Uuid, brokers: tuple[int, ...], warned: bool
+) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, {}, TopicRecord(name="foo", topic_id=FOO), isr(assigned, *brokers))
+        async with world.running():
+            await asyncio.sleep(1)
+            assert sum(world.names(directory) == ["foo-0"] for directory in PATHS) == 1
+            assert [line["directory_id"] for line in world.log.of("replica.only.copy.gone")] == [str(FOREIGN)] * warned
+
+    virtual(story)
+
+
+@pytest.mark.parametrize(("back", "here", "told"), [(17, 0, True), (17, 16, True), (17, 17, False), (0, 9, False)])
+def test_a_copy_that_is_back_with_more_than_the_one_in_its_place_is_never_set_aside_silently(
+    virtual: Run, back: int, here: int, told: bool
+) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, {D1: {"foo-0": FOO}, D2: {"foo-0": FOO}}, *topic(D2), loading=[D1])
+        ends = {D1: back, D2: here}
+        for directory in ends:
+
+            async def end(name: str, *, timeout_ms: int, directory: Uuid = directory) -> int:
+                assert name in world.names(directory)
+                return ends[directory]
+
+            world.agents[directory].log_end_offset = end  # type: ignore[method-assign]
+        async with world.running():
+            await load(world, (D1,))
+            (stray,) = world.placement.strays
+            assert stray.reason.startswith(LONGER if told else SUPERSEDED)
+            assert bool(world.log.of("replica.longer.set.aside")) == told
+            assert [stray.path in line for line in world.placement.missing()] == [True] * told
+            assert world.names(D1) == [stray.name], "it is kept"
 
     virtual(story)
