@@ -823,7 +823,7 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         if self.fencing.holds(now_ms):
             return
-        if self.placement.missing() and self.image.metadata_version < DIRECTORY_ASSIGNMENT:
+        if self.placement.taken and self.image.metadata_version < DIRECTORY_ASSIGNMENT:
             return  # the controller cannot be told of one replica: as a leader it would have no data
         write(self._log, self.fencing.waived(now_ms))
         self._feed(life.ReadyToUnfence())
@@ -1121,7 +1121,7 @@ class Broker:
         # With moments, not ages: it is sent when it is another one, not each second.
         parts = [self.condition(ago=False).line]
         parts.extend(self._work_text())
-        parts.extend(self.fencing.words(self._clock.monotonic_ms()))
+        parts.extend(word for word in self.fencing.words(self._clock.monotonic_ms()) if word not in parts[0])
         parts.extend(f"{path} could not be read at the start" for path in self._unreadable)
         parts.extend(
             f"{failure.path} failed since {failure.since}{'' if failure.settled else ', not yet recorded'}"

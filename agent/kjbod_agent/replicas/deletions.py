@@ -36,7 +36,7 @@ from kjbod.quick_dataclass import dataclass
 from kjbod_agent.replicas.directory_work import DirectoryWork, rename_once
 from kjbod_agent.replicas.inventory import Inventory, delete_name, stray_name
 from kjbod_agent.replicas.stray_memory import Note
-from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, LEFT_BY_MOVE, LONGER, SUPERSEDED, Stray
+from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, LEFT_BY_MOVE, LONGER, SUPERSEDED, WRONG_NAME, Stray
 from kjbod_agent.reporter import Log
 from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
 from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
@@ -347,7 +347,7 @@ class Deletions:
         if not await self._rename(leaving, new_name, reason, again):
             self.strays.pop((leaving.directory_id, new_name), None)
             self.changed()
-        elif reason == SUPERSEDED:
+        elif reason in (SUPERSEDED, WRONG_NAME):
             await self._compare(leaving, new_name)
 
     async def _compare(self, leaving: DepartingReplica, name: str) -> None:

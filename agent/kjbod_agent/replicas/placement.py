@@ -14,7 +14,7 @@ Work on a directory is done by its storage agent in order, one thing after the o
 another one. A creation that gets an I/O error stays where it was decided, and is tried again: whether the directory is
 dead is for the health monitor to say, which is told of the error. When it says so, the replica is reviewed again and
 goes elsewhere. So a creation that was only slow never leaves two directories behind. A directory that cannot take it
-(full, or its name taken) is avoided at once. A replica that no directory can take, or that fails for a minute on, is
+(full) is avoided at once. A replica that no directory can take, or that fails for a minute on, is
 tried again each second, and no longer counts as work to wait for: how long the broker waits for its assignment is for
 :mod:`kjbod_agent.fencing` to say. :attr:`Placement.unmade` says what is the matter with it, and one line a minute for
 each directory and error.
@@ -264,6 +264,11 @@ class Placement:
     def unmade(self) -> Mapping[TopicIdPartition, Unmade]:
         """Replicas that could not be made so far, the first one to fail first."""
         return self._unmade
+
+    @property
+    def taken(self) -> Mapping[TopicIdPartition, str]:
+        """Replicas that are not made because their names are taken, and by what."""
+        return self._taken
 
     def missing(self) -> list[str]:
         """Replicas that the metadata place here and that cannot be used, and why, in words."""
@@ -845,17 +850,18 @@ class Placement:
     async def _look_again(self) -> None:
         """Look from time to time whether each replica is still there, and each name that was taken. Behind what is
         queued on a directory, so that nothing of it is half done."""
-        waiting: set[Uuid] = set()
+        waiting: dict[Uuid, DirectoryWork] = {}
+        """Queues in which a look waits; that of a disk that was replaced is another one."""
 
         async def look(directory_id: Uuid) -> None:
-            waiting.discard(directory_id)
+            waiting.pop(directory_id, None)
             await self._look_into(directory_id)
 
         while True:
             await asyncio.sleep(LOOK_MS / 1000)
             for directory_id in self.inventory.online if self._known else ():
-                if directory_id not in waiting:
-                    waiting.add(directory_id)
+                if waiting.get(directory_id) is not self._work[directory_id]:
+                    waiting[directory_id] = self._work[directory_id]
                     self.work(directory_id, functools.partial(look, directory_id))
 
     async def _look_into(self, directory_id: Uuid) -> None:
@@ -901,6 +907,8 @@ class Placement:
     def _leave(self, decision: Decision) -> None:
         """Nothing to do; said once where a person would expect something."""
         wanted = decision.wanted
+        if decision.taken:
+            return
         copies, moving = self.inventory.copies(wanted.partition), wanted.partition in self.inventory.moving
         elsewhere = bool(copies) and wanted.assigned not in copies and not moving
         missing = self.inventory.locate(wanted.partition) is None

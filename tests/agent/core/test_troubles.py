@@ -16,7 +16,7 @@ from kjbod.metadata.records import FeatureLevelRecord, PartitionRecord, RemoveTo
 from kjbod.metadata.versions import DIRECTORY_ASSIGNMENT, METADATA_VERSION
 from kjbod_agent.condition import Level
 from kjbod_agent.replicas.placement import LOOK_MS
-from kjbod_agent.storage.api import StorageOptions
+from kjbod_agent.storage.api import Replica, StorageOptions
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
 from kjbod_agent.storage.worker import LINK
 from tests.agent.core.test_broker import D1, D2, TOPIC, World
@@ -189,5 +189,53 @@ def test_an_agent_that_is_behind_makes_no_replica_of_a_topic_that_was_deleted_lo
             await asyncio.sleep(1)
             made = [name for disk in world.disks.values() for name in disk.directories]
             assert made == [f"x{ids[-1]}-0"], "what is still there is made when all is known"
+
+    virtual(main)
+
+
+# -------------------------------------------------------------------------------------- where nobody can be told of one
+
+
+def test_below_the_version_that_knows_directories_the_broker_stays_fenced_while_a_copy_cannot_be_used(
+    virtual: Run,
+) -> None:
+    async def main(clock: Any) -> None:
+        world = World(clock, unfenced=False)
+        world.broker.placement.inventory.put(D1, Replica("t-0", "t", 0, None, "", LINK, False))
+        world.topic((D1,) * 4)
+        world.commit(FeatureLevelRecord(name=METADATA_VERSION, feature_level=DIRECTORY_ASSIGNMENT - 1))
+        async with world:
+            old = FeatureLevelRecord(name=METADATA_VERSION, feature_level=DIRECTORY_ASSIGNMENT - 1)
+            world.commit(old)
+            await asyncio.sleep(5)
+            assert world.broker.life.fenced and not world.broker.life.ready_to_unfence
+            assert "t-0 cannot be used" in world.broker.condition().line
+            world.disks[D1].directories["t-0"] = METADATA
+            await asyncio.sleep(2 * LOOK_MS / 1000)
+            assert not world.broker.life.fenced, "it was repaired"
+
+    virtual(main)
+
+
+def test_looks_go_on_after_the_disk_was_replaced(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.topic((D1,) * 4)
+            await asyncio.sleep(1)
+            world.disks[D2].hang()
+            await asyncio.sleep(2 * LOOK_MS / 1000)
+            world.broker.placement.fail(D2)
+            disk = MemoryDisk(obstacles={"t-7": LINK}, directories={"u-0": b""})
+            agent = MemoryDirectoryAgent("/d2", disk, StorageOptions(clock=clock))
+            loaded = await agent.load(timeout_ms=1_000)
+            world.broker.placement.forget_directory(D2)
+            world.broker.placement.add_directory(D2, agent, "/d2", loaded.replicas)
+            await asyncio.sleep(1)
+            world.commit(partition(7, D2))
+            await asyncio.sleep(1)
+            assert "t-7 cannot be used: /d2/t-7: it is a symbolic link" in world.broker.condition().line
+            disk.obstacles.clear()
+            await asyncio.sleep(3 * LOOK_MS / 1000)
+            assert world.broker.placement.missing() == []
 
     virtual(main)
