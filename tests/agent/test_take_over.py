@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kjbod.errors import EXIT_CONFIG
+from kjbod.ids import LOST
 from scripts.rig.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import SharedController, wait_assigned
@@ -267,6 +268,32 @@ def test_mv_13_mv_14_what_the_agent_moved_is_whole_for_the_real_broker_and_start
     assert {name: host.where(name) for name in moved} == {name: target for name, (_, target) in moved.items()}
     host.broker.produce("orders", 2, [b"behind"])
     assert host.broker.consume("orders", 2)[1][-1] == b"behind"
+
+
+def test_replicas_that_the_agent_cannot_use_are_given_back_with_all_that_is_in_them(filled: Host) -> None:
+    host, broker = filled, filled.serving_broker()
+    before = host.broker.contents(KEPT)
+    stop_clean(broker)
+    unreadable = host.directory(host.where("orders-3")) / "orders-3" / "partition.metadata"
+    linked = host.directory(host.where("orders-2")) / "orders-2"
+    elsewhere = host.cluster.base / "elsewhere"
+    linked.rename(elsewhere)
+    linked.symlink_to(elsewhere)
+    content = unreadable.read_bytes()
+    unreadable.write_bytes(bytes(len(content)))
+    was, data = host.manifests(), manifest(elsewhere)
+    lost = {"orders-2": str(LOST), "orders-3": str(LOST)}
+    for _ in range(2):
+        agent = host.run_agent()
+        wait_until(lambda: {name: str(host.assigned()[name]) for name in lost} == lost, 20, "both to be offline")
+        assert agent.events("replica.created") == agent.events("replica.stray") == []
+        host.stop_agent(agent)
+    assert (host.manifests(), manifest(elsewhere)) == (was, data)
+    unreadable.write_bytes(content)
+    host.start_broker()
+    for topic, partitions in KEPT.items():
+        host.broker.wait_led(topic, partitions)
+    assert host.broker.contents(KEPT) == before, "no record is lost, also behind the link, which Kafka follows"
 
 
 def test_an_agent_that_is_killed_on_a_clean_broker_s_disks_costs_a_recovery_and_nothing_else(filled: Host) -> None:
