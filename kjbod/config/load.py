@@ -54,7 +54,7 @@ HEAD_BYTES = 512
 SHOWN_MAX = 120
 """Characters of a value in a line about it."""
 _NOT_ROUTABLE = "0.0.0.0"
-_INTEGER = re.compile(r"[+-]?0*\d{1,19}")
+_INTEGER = re.compile(r"[+-]?0{0,1000}\d{1,19}")
 """``Long.parseLong``, which takes digits of other scripts too."""
 _LOGIN_DELAY_MS = 100
 """Kafka's default of ``connection.failed.authentication.delay.ms``."""

@@ -838,3 +838,8 @@ def test_of_two_entries_for_a_listener_the_later_counts() -> None:
 def test_a_file_with_which_kafka_does_not_start_is_refused(changes: tuple[str, ...], expected: str) -> None:
     (line,) = problems(BROKER, *changes)
     assert line.startswith(f"server.properties: {expected}")
+
+
+def test_a_number_of_a_million_digits_is_a_mistake_and_no_crash() -> None:
+    assert "node.id=000" in problems(BROKER, f"node.id={'0' * 500_000}1")[0]
+    assert parse(BROKER, f"node.id={'0' * 900}7").node_id == 7
