@@ -99,7 +99,7 @@ class Newer:
 
     @property
     def missing(self) -> str | None:
-        """The same for who shows all of the metadata: any record counts."""
+        """Reason why a program that shows all of the metadata lacks a part: any record counts. None: it lacks none."""
         return self._text(list(self.counts))
 
     @staticmethod
