@@ -1085,7 +1085,7 @@ class Broker:
         )
 
     def _replica_troubles(self) -> list[str]:
-        """Why replicas that the metadata place here cannot be relied on, in words."""
+        """Reasons not to rely on replicas that the metadata place here, in words."""
         if not self.placement.published:
             return []
         found = [*self.placement.missing(), *self.fencing.unmade_words()]

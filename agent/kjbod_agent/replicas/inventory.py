@@ -16,7 +16,6 @@ from kjbod_agent.replicas.choice import Chooser
 from kjbod_agent.replicas.strays import NO_TOPIC_ID, SUPERSEDED, WRONG_NAME
 from kjbod_agent.replicas.table import Action, Assigned, Found, Hidden, Rule, look_up
 from kjbod_agent.storage.api import Replica, ReplicaSuffix
-from kjbod_agent.storage.worker import LINK, parse_replica
 
 NAME_BYTES_MAX: Final = 255
 PREFERRED_MAX: Final = 10_000
@@ -58,10 +57,10 @@ class Claim:
     topic_id: Uuid | None = None
 
     def remedy(self, wanted: "Wanted") -> str:
-        """What a person can do, in words."""
+        """Remedy for a person, in words."""
         if self.misnamed:
             return f"rename it to {wanted.name}"
-        if self.reason == LINK:
+        if not self.is_directory and "symbolic link" in self.reason:
             return "move the directory that it leads to into its place, or remove the link"
         if not self.is_directory:
             return "move it out of the log directory"
@@ -101,7 +100,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a list of a directory says against what is known of it.
+    """Difference between a list of a directory and the inventory.
 
     Attributes:
         vanished: current replicas that are not there any more.
@@ -162,7 +161,7 @@ class Inventory:
         self._leaving: dict[TopicIdPartition, set[Uuid]] = {}
         """Where copies lie that this broker no longer has, and that have not been renamed yet."""
         self._claims: dict[str, dict[tuple[Uuid, str], Claim]] = {}
-        """What takes names of replicas and is no copy, by that name, then by directory and its own name."""
+        """Claims by the name that they take, then by directory and own name."""
         self._claimed: dict[tuple[Uuid, str], str] = {}
         """The name that each of these takes."""
         self._added: set[Uuid] = set()
@@ -270,7 +269,7 @@ class Inventory:
         return None if topic_id is None else next((d for d in found if d != directory), None)
 
     def claims(self, name: str) -> Mapping[tuple[Uuid, str], Claim]:
-        """What takes the name of a replica and cannot be used as its copy, by directory and its own name."""
+        """Claims on the name of a replica, by directory and own name."""
         return self._claims.get(name, {})
 
     def claim_of(self, directory_id: Uuid, name: str) -> tuple[str, Claim] | None:
@@ -321,8 +320,6 @@ class Inventory:
         contents.names[name] = topic_id
         if suffix in ("", "future"):
             contents.replicas += claim is None or claim.is_directory
-            if claim is not None:
-                self.claim(directory_id, name, claim)
         if topic_id is None:
             return
         key = TopicIdPartition(topic_id, partition)
@@ -336,18 +333,14 @@ class Inventory:
         elif suffix == "future":
             self._futures[key] = (*self._futures.get(key, ()), (directory_id, name))
 
-    def claim(self, directory_id: Uuid, name: str, claim: Claim, taken: str | None = None) -> None:
-        """Something takes the name of a replica, its own by default, and cannot be used as a copy."""
-        if taken is None:
-            parsed = parse_replica(name)
-            assert parsed is not None, "it has the name of a replica"
-            taken = f"{parsed[0]}-{parsed[1]}"
+    def claim(self, directory_id: Uuid, name: str, claim: Claim, taken: str) -> None:
+        """Note something that takes the name of a replica and cannot be used as a copy."""
         self._contents[directory_id].names[name] = None
         self._claims.setdefault(taken, {})[directory_id, name] = claim
         self._claimed[directory_id, name] = taken
 
     def misname(self, directory_id: Uuid, name: str, partition: TopicIdPartition, wanted: str) -> None:
-        """A copy, current or future, has another name than Kafka's for it: it takes the name, and is no copy."""
+        """Note a copy, current or future, with another name than Kafka's: it takes the name, and is no copy."""
         self._set_futures(partition, tuple(f for f in self._futures.get(partition, ()) if f != (directory_id, name)))
         if self._contents[directory_id].names.get(wanted) != partition.topic_id:
             copies = self._copies.get(partition, ())
@@ -373,6 +366,8 @@ class Inventory:
         """:meth:`add` what a storage agent has found."""
         claim = Claim(replica.trouble, replica.is_directory) if replica.trouble else None
         self.add(directory_id, replica.name, replica.partition, replica.topic_id, replica.suffix, claim)
+        if claim is not None and replica.suffix in ("", "future"):
+            self.claim(directory_id, replica.name, claim, f"{replica.topic}-{replica.partition}")
 
     def begin_directory(self, directory_id: Uuid, path: str) -> None:
         """A directory is being loaded. It takes nothing, and may hold anything, until :meth:`loaded`."""
@@ -700,7 +695,7 @@ class Inventory:
         return [d for d in self.online if self._contents[d].names.get(wanted.name, own) != own]
 
     def why_taken(self, wanted: Wanted) -> str | None:
-        """What has the name of a replica and cannot be used as its copy, and what to do; None: nothing has."""
+        """Claims on the name of a replica in words, with the remedies; None: there are none."""
         return self._why_taken(wanted) if wanted.name in self._claims or self._taken_by_others(wanted) else None
 
     def _why_taken(self, wanted: Wanted) -> str:

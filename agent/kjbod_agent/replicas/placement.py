@@ -998,7 +998,7 @@ class Placement:
             self.owner.settled()
 
     def _made_for_nobody(self, wanted: Wanted) -> None:
-        """It is no longer this broker's, and is not there."""
+        """Forget a creation for a replica that is no longer this broker's."""
         self.inventory.unreserve(wanted.partition)
         self._unmade.pop(wanted.partition, None)
         self._review_successor(wanted)
@@ -1020,7 +1020,8 @@ class Placement:
         if error.errno == errno.EEXIST:  # it came after the load: the next look says what it is
             self.inventory.not_created(wanted.partition)
             if wanted.name not in self.inventory.names(directory):  # else it is a stray that could not be renamed
-                self.inventory.claim(directory, wanted.name, Claim("something else has its name", is_directory=False))
+                claim = Claim("something else has its name", is_directory=False)
+                self.inventory.claim(directory, wanted.name, claim, wanted.name)
             self.review([wanted.partition])
             return
         if asks_probe(error.errno, error.call):

@@ -109,7 +109,7 @@ BESIDE_MAX = 64
 ACCESS_SAMPLES = 8
 """Replica directories of which the start sees whether they may be used."""
 USABLE = os.R_OK | os.W_OK | os.X_OK
-"""What a broker needs of a directory."""
+"""Access that a broker needs to a directory."""
 AT_FDCWD = -100
 AT_EACCESS = 0x200
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -130,7 +130,7 @@ _KINDS = {
 
 
 def obstacle_of(entry: os.DirEntry[str]) -> str | None:
-    """What has the name of a current or future replica and is no directory, in words; None: no such thing.
+    """Kind of an entry that has the name of a current or future replica and is no directory; None: it is none such.
 
     A link is not followed: what it leads to may be on a disk that hangs, or not mounted.
     """
@@ -278,7 +278,7 @@ def topic_id_of(content: bytes) -> str | None:
 
 
 def why_no_topic_id(content: bytes) -> str:
-    """Why there is no topic id in a ``partition.metadata``, in words that follow a path."""
+    """Reason why there is no topic id in a ``partition.metadata``, in words that follow a path."""
     if not content.strip(b"\0"):
         return f"its {PARTITION_METADATA} is {'all NUL' if content else 'empty'}"
     version = re.match(rb"version: ?(\d+)\r?\n", content)
@@ -672,9 +672,11 @@ class Worker:
         return topic_id, ""
 
     def _why_it_may_have_data(self, root: int, name: str) -> str:
-        """Why a replica without ``partition.metadata`` may have data; empty: it has none. A broker makes the first
-        segment, then that file, and then appends: between them a crash leaves segments of no bytes (KAFKA-16814). A
-        directory with nothing in it may be a mount point whose disk is not mounted."""
+        """Reason why a replica without ``partition.metadata`` may have data; empty: it has none.
+
+        A broker makes the first segment, then that file, and then appends: between them a crash leaves segments of no
+        bytes (KAFKA-16814). A directory with nothing in it may be a mount point whose disk is not mounted.
+        """
         self._step(f"list of {name}")
         replica = self._open_replica(root, name)
         try:
