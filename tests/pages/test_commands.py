@@ -124,6 +124,7 @@ HELD = {
     "scripts/bench/agent-cost --guard": COST_OF_GUARD,
     "scripts/bench/controller": MEASURED,
     "scripts/bench/controller --only": MEASURED,
+    "scripts/bench/controller --only --sizes": MEASURED,
     "scripts/bench/handshakes": FLOODED,
     "scripts/bench/handshakes --count": FLOODED,
     "scripts/bench/controller --no-kafka --only --ladder": MEASURED,

@@ -98,7 +98,6 @@ TROUBLES: dict[str, tuple[str, Story]] = {
     "too many links": ("replica.create.failed", unmade(errno.EMLINK)),
     "something in the way of its making": ("replica.create.failed", unmade(errno.ENOTEMPTY)),
     "an error of the disks": ("replica.create.failed", unmade(errno.EIO)),
-    "no such operation": ("replica.create.failed", unmade(errno.EOPNOTSUPP)),
     "a file system that is read-only": ("replica.create.failed", unmade(errno.EROFS)),
     "a long time": ("replicas.unmade", unmade(errno.EIO)),
     "a link": ("replica.name.taken", taken(LINK)),
