@@ -823,7 +823,8 @@ class Broker:
         now_ms = self._clock.monotonic_ms()
         if self.fencing.holds(now_ms):
             return
-        if self.placement.taken and self.image.metadata_version < DIRECTORY_ASSIGNMENT:
+        without = any(not self.placement.inventory.copies(partition) for partition in self.placement.taken)
+        if without and self.image.metadata_version < DIRECTORY_ASSIGNMENT:
             return  # the controller cannot be told of one replica: as a leader it would have no data
         write(self._log, self.fencing.waived(now_ms))
         self._feed(life.ReadyToUnfence())

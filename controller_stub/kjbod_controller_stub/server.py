@@ -965,9 +965,11 @@ class ControllerServer:
         if not await self._wait_durable(controller.next_offset):
             raise ConnectionAbortedError("the controller is stopping")
         own = self._authorizer == self.controller.permissions
-        permissions = (controller.permissions if own else self._authorizer)(context.principal, context.host)
+        foreign = None if own else self._authorizer(context.principal, context.host)
 
         def work() -> ResponseBody | EncodedResponse:
+            # An index of all ACLs is made for the copy: not on the loop.
+            permissions = controller.permissions(context.principal, context.host) if foreign is None else foreign
             _, answer = _handled(controller, request.message, context, permissions, now_ms=0)
             assert answer is not None
             if not encode:

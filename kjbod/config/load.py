@@ -625,7 +625,9 @@ class _Loader:
         protocols = self._read_protocols(names or ())
         listeners = self._read_listeners("listeners", protocols)
         given = self._read_listeners("advertised.listeners", protocols)
+        before_name = len(self._problems)
         inter_broker = self._read_inter_broker_name()
+        named = len(self._problems) - before_name
         endpoints: dict[str, object] = {
             "controller_quorum_voters": voters,
             "controller_quorum_bootstrap_servers": servers,
@@ -642,9 +644,9 @@ class _Loader:
         endpoints["advertised_listeners"] = rules.advertised(
             next((voter for voter in voters or () if voter.id == node_id), None)
         )
-        if len(self._problems) > before or roles is None or voters is None:
-            return endpoints  # rules among keys that are wrong themselves would only confuse
-        assert inter_broker is not None  # else there is a problem
+        # Rules among keys that are wrong themselves would only confuse; the others hold without the brokers' own name.
+        if len(self._problems) - named > before or roles is None or voters is None:
+            return endpoints
         explicit = "inter.broker.listener.name" in self._properties
         broken = rules.broken(protocols or {}, inter_broker, explicit=explicit)
         for name, expected in (*broken, *_voter_problems(roles, voters, node_id)):
@@ -775,8 +777,16 @@ class _ListenerRules:
     def _named(self, one: Listener) -> Listener:
         return one if one.host else Listener(one.name, self._host, one.port, one.protocol, host_given=False)
 
-    def broken(self, protocols: Mapping[str, str], inter_broker: str, *, explicit: bool) -> Iterable[tuple[str, str]]:
-        """(key, what was expected) of each broken rule; ``explicit``: whether the file has ``inter_broker``."""
+    def broken(
+        self, protocols: Mapping[str, str], inter_broker: str | None, *, explicit: bool
+    ) -> Iterable[tuple[str, str]]:
+        """(key, what was expected) of each broken rule.
+
+        Args:
+            protocols: of listeners.
+            inter_broker: the brokers' own listener; None: it could not be read, and its rules are left out.
+            explicit: whether the file has ``inter_broker``.
+        """
         names = {one.name for one in self._listeners}
         controllers = set(self._controller_names)
         if "controller" in self._roles and not controllers <= names:
@@ -799,12 +809,12 @@ class _ListenerRules:
             key = "advertised.listeners" if self._given else "listeners"
             yield key, "expected an address that others can reach in advertised.listeners, not 0.0.0.0"
 
-    def _broken_for_brokers(self, names: set[str], inter_broker: str) -> Iterable[tuple[str, str]]:
+    def _broken_for_brokers(self, names: set[str], inter_broker: str | None) -> Iterable[tuple[str, str]]:
         advertised = {one.name for one in self._given or self._listeners} - set(self._controller_names)
         if not advertised:
             yield "listeners", "expected at least one listener that is not a controllers' one, as this node is a broker"
             return
-        if inter_broker not in advertised:
+        if inter_broker is not None and inter_broker not in advertised:
             valid = ", ".join(sorted(advertised))
             yield "inter.broker.listener.name", f"expected a listener that is advertised ({valid}), not {inter_broker}"
         if not advertised <= names:

@@ -404,6 +404,9 @@ class FetchMachine:
         """Where to send the next request."""
         self.not_before_ms = 0
         """When, on the clock of ``now_ms``."""
+        self.current = False
+        """Whether the last answer left nothing unapplied of what it called committed. One without a high watermark (a
+        new leader's), with a snapshot or of another history says nothing of what is committed by now."""
         self.problem: str | None = None
         """Why the last exchange brought nothing; None when it did."""
         self.failing_since_ms: int | None = None
@@ -522,6 +525,7 @@ class FetchMachine:
             InconsistentClusterError: the controllers are of another cluster.
             ReplayError: while reading everything again, a record contradicts the ones before it.
         """
+        self.current = False
         if response.error_code:
             return self._on_error(response.error_code, now_ms)
         partition = next((p for topic in response.responses for p in topic.partitions), None)
@@ -554,7 +558,9 @@ class FetchMachine:
         self._log.high_watermark = max(self._log.high_watermark, partition.high_watermark)
         self._unusable, self._unusable_count, self._before_snapshot = None, 0, None
         self._progress(now_ms)
-        return effects + self._confirm() + self._apply()
+        effects = effects + self._confirm() + self._apply()
+        self.current = 0 <= partition.high_watermark == self._log.applied_offset
+        return effects
 
     def _confirm(self) -> list[Effect]:
         """Whether the leader has what was kept shows as soon as its last batch has come. What lies above the high

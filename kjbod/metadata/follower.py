@@ -230,7 +230,7 @@ class MetadataFollower:
         sent_ms = self._clock.monotonic_ms()
         answer = await connection.request(request, timeout_ms=timeout_ms)
         effects = machine.on_fetch(answer, self._clock.monotonic_ms())
-        if machine.problem is None and 0 <= machine.high_watermark <= machine.applied_offset:
+        if machine.problem is None and machine.current:
             self.current_ms = sent_ms
         return effects
 

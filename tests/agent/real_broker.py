@@ -65,7 +65,7 @@ class RealBroker:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
-    def wait_led(self, topic: str, partitions: int) -> None:
+    def wait_led(self, topic: str, partitions: int, timeout_s: float = 60) -> None:
         """Until clients see a leader of each partition."""
         admin = self.admin()
 
@@ -73,7 +73,7 @@ class RealBroker:
             found = admin.list_topics(topic, timeout=10).topics[topic].partitions
             return len(found) == partitions and all(p.leader >= 0 for p in found.values())
 
-        wait_until(led, 60, f"leaders of {topic}")
+        wait_until(led, timeout_s, f"leaders of {topic}")
 
     def produce(self, topic: str, partition: int, values: list[bytes]) -> None:
         """Append these, each acknowledged."""

@@ -11,7 +11,7 @@ import pytest
 from kjbod.errors import EXIT_CONFIG
 from kjbod.ids import LOST
 from scripts.rig.kafka import REASSIGN_PARTITIONS, TOPICS, KafkaKit
-from scripts.rig.processes import ManagedProcess, Processes, wait_until
+from scripts.rig.processes import ManagedProcess, Processes, WaitTimeoutError, wait_until
 from tests.agent.daemon_cluster import SharedController, wait_assigned
 from tests.agent.handed_host import (
     CHECKPOINTS,
@@ -290,7 +290,13 @@ def test_replicas_that_the_agent_cannot_use_are_given_back_with_all_that_is_in_t
         host.stop_agent(agent)
     assert (host.manifests(), manifest(elsewhere)) == (was, data)
     unreadable.write_bytes(content)
-    host.start_broker()
+    again = host.start_broker()
+    try:
+        host.broker.wait_led("orders", KEPT["orders"], timeout_s=10)
+    except WaitTimeoutError:
+        # Kafka 4.3.1 does not repeat an assignment that it sent with the epoch of its life before (STALE_BROKER_EPOCH).
+        stop_clean(again)
+        host.start_broker()
     for topic, partitions in KEPT.items():
         host.broker.wait_led(topic, partitions)
     assert host.broker.contents(KEPT) == before, "no record is lost, also behind the link, which Kafka follows"

@@ -8,7 +8,19 @@ import pytest
 
 from kjbod.config import Config, parse_config
 from kjbod.config.keys import OWN_PREFIX, settings
-from kjbod.config.needs import ASKING, COMMANDS, DECISIVE, GUARD_NEEDS, HISTORY, NAMES, Needs
+from kjbod.config.load import Check, agent_problems, controller_problems, server_problems
+from kjbod.config.needs import (
+    AGENT_NEEDS,
+    ASKING,
+    COMMANDS,
+    CONTROLLER_NEEDS,
+    DECISIVE,
+    GUARD_NEEDS,
+    HISTORY,
+    NAMES,
+    SERVER_NEEDS,
+    Needs,
+)
 from kjbod.config.page import page
 from kjbod.config.unused import STAND_INS
 from kjbod.errors import ConfigError
@@ -227,3 +239,42 @@ def test_the_page_has_each_key_and_command_once() -> None:
     assert all(line.count("|") == len(COMMANDS) + 2 for line in rows)
     assert all(name in NAMES for needs in COMMANDS.values() for name in needs.keys | needs.uses)
     assert not any(name.startswith(OWN_PREFIX) for name in GUARD_NEEDS.uses)
+
+
+@pytest.mark.parametrize("key", ["security.inter.broker.protocol", "inter.broker.listener.name"])
+@pytest.mark.parametrize(
+    ("check", "needs", "text"),
+    [
+        (controller_problems, CONTROLLER_NEEDS, "process.roles=controller\ncontroller.quorum.voters=2@h:9093\n"),
+        (
+            controller_problems,
+            CONTROLLER_NEEDS,
+            "process.roles=controller\ncontroller.quorum.voters=1@h:9093\nlisteners=CONTROLLER://h:9093,PLAINTEXT://h:9092\n",
+        ),
+        (agent_problems, AGENT_NEEDS, "process.roles=broker\ncontroller.quorum.voters=1@h:9093\n"),
+        (
+            agent_problems,
+            AGENT_NEEDS,
+            "process.roles=broker\ncontroller.quorum.bootstrap.servers=h:9093\nlisteners=PLAINTEXT://h:9092,CONTROLLER://h:9093\n",
+        ),
+        (
+            server_problems,
+            SERVER_NEEDS,
+            "process.roles=broker,controller\ncontroller.quorum.voters=2@h:9093\nlisteners=PLAINTEXT://h:9092\n",
+        ),
+    ],
+)
+def test_a_key_that_is_not_needed_turns_no_rule_of_the_others_off(
+    check: Check, needs: Needs, text: str, key: str
+) -> None:
+    base = f"node.id=1\nlog.dirs=/x\ncontroller.listener.names=CONTROLLER\n{text}"
+    if "listeners=" not in text.partition("process")[2]:
+        base += f"listeners={'CONTROLLER://h:9093' if needs is CONTROLLER_NEEDS else 'PLAINTEXT://h:9092'}\n"
+    unresolved = (
+        "config.providers=env\n"
+        "config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
+        f"{key}=${{env:KJBOD_NOPE}}\n"
+    )
+    for more in ("", unresolved):
+        with pytest.raises(ConfigError):
+            parse_config((base + more).encode(), check, source="f", working_directory="/", host="h", needs=needs)

@@ -301,3 +301,21 @@ def test_after_a_crash_of_a_combined_node_its_own_broker_is_fenced_until_it_regi
     world.tick()
     assert world.broker(NODE_ID).fenced
     assert not world.broker(1).fenced
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+def test_a_failed_directory_that_another_broker_has_by_now_is_registered_once_in_a_snapshot(
+    first: int, second: int
+) -> None:
+    world = World(KIP_858)
+    world.join(first)
+    world.join(second)
+    moved = directory(first, 0)
+    world.beat(first, offline=(moved,))
+    dirs = (*directories(second), moved)
+    world.now_ms += 9_001  # its session is over
+    answer = world.register(second, tuple(sorted(dirs)), number=1)
+    assert answer.error_code == 0 and moved in world.broker(second).log_dirs
+    controller = world.controller
+    image = image_of(with_failed(controller.image.to_records(), controller.cluster.failed_directories()))
+    assert image.brokers == controller.image.brokers

@@ -28,6 +28,7 @@ from kjbod.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
     UnfenceBrokerRecord,
+    UnknownRecord,
     UnregisterBrokerRecord,
 )
 from kjbod.metadata.snapshot import SnapshotId
@@ -641,3 +642,16 @@ def test_what_is_kept_is_what_the_whole_image_has_of_this_broker(records: list[R
     assert all(one.leads == (one.leader == OURS) for one in observed.partitions.values())
     assert observed.topics == {topic.id: topic.name for topic in replayer.image.topics.values()}
     assert observed.registration == replayer.image.brokers[OURS]
+
+
+def test_what_a_transaction_held_whose_end_was_not_understood_makes_the_picture_incomplete() -> None:
+    observed = Observed(1)
+    records = (
+        BeginTransactionRecord(name="a"),
+        UnknownRecord(api_key=77, version=0),
+        BeginTransactionRecord(name="b"),
+        EndTransactionRecord(),
+    )
+    for offset, record in enumerate(records):
+        observed._replay(offset, record, 0)
+    assert observed.incomplete is not None

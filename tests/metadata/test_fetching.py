@@ -735,3 +735,39 @@ def test_a_controller_that_names_other_nodes_each_time_fills_no_memory() -> None
     for number in range(3_000):
         m.on_fetch(answer(nodes=((number, "host", 9093),)), 0)
     assert entries(m)["FetchMachine._addresses"] == ADDRESSES_MAX
+
+
+def test_it_is_current_when_an_answer_leaves_nothing_unapplied_of_what_it_calls_committed() -> None:
+    m = at_offset(5)
+    assert m.current
+    m.on_fetch(answer(hw=5), 1)
+    assert m.current
+    m.on_fetch(answer(data(5, topic(5)), hw=6), 1)
+    assert m.current
+
+
+@pytest.mark.parametrize(
+    ("what", "given"),
+    {
+        "a new leader, which knows no high watermark": {
+            "records": data(5, topic(5), epoch=2),
+            "leader": LeaderIdAndEpoch(leader_id=3001, leader_epoch=2),
+        },
+        "a new leader with a lower one": {"hw": 4, "leader": LeaderIdAndEpoch(leader_id=3001, leader_epoch=2)},
+        "a snapshot is needed": {"hw": 5, "snapshot_id": wire.SnapshotId(end_offset=1000, epoch=1)},
+        "another history": {
+            "hw": 5,
+            "leader": LeaderIdAndEpoch(leader_id=3001, leader_epoch=3),
+            "diverging_epoch": EpochEndOffset(epoch=1, end_offset=5),
+        },
+        "an error": {"error": ErrorCode.NOT_LEADER_OR_FOLLOWER},
+        "records that are not committed yet, and one less than is applied": {"records": data(5, topic(5)), "hw": 4},
+    }.items(),
+    ids=str,
+)
+def test_an_answer_that_does_not_say_what_is_committed_by_now_makes_nobody_current(
+    what: str, given: dict[str, Any]
+) -> None:
+    m = at_offset(5)
+    m.on_fetch(answer(**given), 10_000_000)
+    assert not m.current, what

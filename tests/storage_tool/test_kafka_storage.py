@@ -59,6 +59,12 @@ def real(kafka_kit: KafkaKit) -> Tool:
     return run
 
 
+def _without_remedy(line: str) -> str:
+    """Ours has what the original says of a damaged file, and what to do about it."""
+    found = re.search(r"Unknown meta.properties version number \d+", line)
+    return found[0] if found else line
+
+
 @pytest.fixture
 def ours(processes: Processes) -> Tool:
     numbers = iter(range(1000))
@@ -185,7 +191,7 @@ def test_output_exit_code_and_files_are_those_of_kafka_storage(
         results.append((code, [*map(normalised, ordered)], message, files_of(root)))
         shutil.rmtree(root)
     (code, lines, message, files), (our_code, our_lines, our_message, our_files) = results
-    assert (our_code, our_lines, our_files) == (code, lines, files)
+    assert (our_code, [*map(_without_remedy, our_lines)], our_files) == (code, [*map(_without_remedy, lines)], files)
     if code and arguments[0] == "format":
         # Java names an exception's class where we give the system's words.
         text, _, _ = message.partition(": java.nio")

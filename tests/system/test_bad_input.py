@@ -178,9 +178,9 @@ AGENT: dict[str, tuple[Callable[[Node], object], int, str]] = {
     "unknown key": (lambda n: n.add("kjbod.prob.interval.ms=5"), EXIT_CONFIG, "did you mean kjbod.probe.interval.ms?"),
     "not a number": (lambda n: n.add("kjbod.probe.timeout.ms=2s"), EXIT_CONFIG, "kjbod.probe.timeout.ms=2s: expected"),
     "number out of range": (
-        lambda n: n.add("broker.heartbeat.interval.ms=-5"),
+        lambda n: n.add("kjbod.probe.timeout.ms=-5"),
         EXIT_CONFIG,
-        "broker.heartbeat.interval.ms=-5: expected a whole number from 1",
+        "kjbod.probe.timeout.ms=-5: expected a whole number from 100",
     ),
     "a controller's file": (
         lambda n: shutil.copy(n.controller, n.broker),

@@ -72,12 +72,13 @@ def test_a_chown_that_was_not_recursive_is_found_by_the_files_in_it(host: Host, 
 
 @pytest.mark.parametrize("name", ["events-0", "meta.properties"])
 def test_replicas_and_files_that_are_not_ours_are_found_before_the_broker_registers(host: Host, name: str) -> None:
-    for directory in host.directories:
-        place = directory / name
-        if name == "events-0":
+    replicas = ("events-0", "events-1")  # one alone would be judged alone
+    for place in (directory / each for directory in host.directories for each in {name, *replicas}):
+        if place.name in replicas:
             place.mkdir()
-        place.chmod(0o700 if name == "events-0" else 0o600)
-        os.chown(place, OTHER, OTHER)
+        if name in (place.name, "events-0"):
+            place.chmod(0o700 if place.is_dir() else 0o600)
+            os.chown(place, OTHER, OTHER)
     assert f"{host.directories[0]}/{name} belongs to {OTHER}" in host.refusal()
 
 

@@ -78,6 +78,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     ResponseBody,
 )
+from kjbod.wire.principals import host_of_acls
 from kjbod.wire.server import Logger, Peer, Server, serve
 from kjbod_agent.admin import answers, listings, tokens
 from kjbod_agent.admin.answer_sizes import AT_ONCE, parts_of
@@ -361,7 +362,7 @@ class Listeners:
         message, image = request.message, self._parts.broker.image
         if isinstance(message, ApiVersionsRequest):
             return api_versions_response(request, SERVED, _features(image, self._parts.broker.kraft_version))
-        acls = Acls(self._rules, self._acls_of(image), principal=peer.principal, host=peer.host)
+        acls = Acls(self._rules, self._acls_of(image), principal=peer.principal, host=host_of_acls(peer.host))
         if request.api_key in FROM_METADATA:
             if parts_of(image, message) <= AT_ONCE:
                 return self._from_metadata(request, image, acls, me)
@@ -400,7 +401,7 @@ class Listeners:
 
             def work() -> EncodedResponse:
                 index = AclIndex(image.acls.values()) if self._rules.class_name else _NO_ACLS
-                acls = Acls(self._rules, index, principal=peer.principal, host=peer.host)
+                acls = Acls(self._rules, index, principal=peer.principal, host=host_of_acls(peer.host))
                 return _shared(request, self._from_metadata(request, image, acls, me))
 
             return work

@@ -277,6 +277,8 @@ class Observed:
             self.newer.note(record)
             record = record.known
         if isinstance(record, BeginTransactionRecord):
+            if self._pending is not None:  # its end was not understood
+                self.newer.note(UnknownRecord(count=max(1, len(self._pending))))
             self._pending = []
         elif isinstance(record, EndTransactionRecord):
             held, self._pending = self._pending or [], None

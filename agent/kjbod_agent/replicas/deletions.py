@@ -460,7 +460,8 @@ class Deletions:
     def _new_name(self, leaving: DepartingReplica, name: Callable[[str, int, str], str]) -> str:
         """The name that it is to get; once more that of an attempt before."""
         tried = self._tried.get((leaving.directory_id, leaving.name))
-        return tried or name(leaving.topic, leaving.partition, self.unique())
+        fresh = name(leaving.topic, leaving.partition, self.unique())
+        return tried if tried and tried.rpartition("-")[2] == fresh.rpartition("-")[2] else fresh
 
     async def _rename(
         self,
@@ -477,6 +478,14 @@ class Deletions:
         try:
             await rename_once(self.works[directory_id].agent, leaving.name, new_name, timeout_ms=WORK_TIMEOUT_MS)
         except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as trouble:
+            if (
+                isinstance(trouble, DirectoryError)
+                and trouble.errno == errno.EEXIST
+                and self._tried.get(key) == new_name
+            ):
+                del self._tried[key]  # an attempt before has done it, and another replica has the name by now
+                self.hide(leaving)
+                return True
             self.inventory.release(directory_id, new_name)
             if isinstance(trouble, DirectoryError) and trouble.errno == errno.ENOENT:
                 self._tried.pop(key, None)
@@ -487,7 +496,8 @@ class Deletions:
             self._tried[key] = new_name
             if isinstance(trouble, DirectoryError) and trouble.errno == errno.EEXIST:
                 del self._tried[key]  # both are there: another name is needed
-            self.inventory.occupy(directory_id, leaving.name, leaving.topic_id)
+            if not self.inventory.is_replica(directory_id, leaving.name, leaving.partition):
+                self.inventory.occupy(directory_id, leaving.name, leaving.topic_id)
             self._not_renamed(leaving, reason, trouble, again)
             return False
         self._tried.pop(key, None)

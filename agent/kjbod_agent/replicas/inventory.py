@@ -61,7 +61,9 @@ class Claim:
         if self.misnamed:
             return f"rename it to {wanted.name}"
         if not self.is_directory and "symbolic link" in self.reason:
-            return "move the directory that it leads to into its place, or remove the link"
+            return (
+                "stop the agent, and put the directory that it leads to in its place, or remove the link to give it up"
+            )
         if not self.is_directory:
             return "move it out of the log directory"
         return (
@@ -489,7 +491,8 @@ class Inventory:
 
     def release(self, directory_id: Uuid, name: str) -> None:
         """A name is free that was taken by something that is no current or future replica."""
-        self._release(directory_id, name, counted=False)
+        claimed = self.claim_of(directory_id, name)
+        self._release(directory_id, name, counted=claimed is not None and claimed[1].is_directory)
 
     def is_replica(self, directory_id: Uuid, name: str, partition: int) -> bool:
         """Whether what has this name there is a current or future replica, or is being made."""
@@ -575,6 +578,8 @@ class Inventory:
     def end_move(self, partition: TopicIdPartition) -> None:
         """The future replica is gone or was abandoned. Review the partition then."""
         self._moving.discard(partition)
+        if copies := self._copies.get(partition):
+            self._made[partition] = copies[0]  # it was known before, whatever else has its name
         for directory, name in self._futures.pop(partition, ()):
             self._release(directory, name)
 
@@ -684,7 +689,10 @@ class Inventory:
     def _is_taken(self, wanted: Wanted, found: Found) -> bool:
         """Whether something that cannot be used as a copy has its name, in whichever directory."""
         nowhere = found in (_F.NOWHERE, _F.FUTURE_ELSEWHERE)
-        if wanted.name in self._claims and (nowhere or not wanted.new):
+        claims = self._claims.get(wanted.name, {})
+        if wanted.new:  # what lies in a failed directory is older
+            claims = {place: claim for place, claim in claims.items() if place[0] not in self._failed}
+        if claims and (nowhere or not wanted.new):
             # Of copies elsewhere only those count that this process made, or knew before.
             return self._made.get(wanted.partition) not in self._copies.get(wanted.partition, ())
         return nowhere and bool(self._taken_by_others(wanted))

@@ -1019,9 +1019,8 @@ class Placement:
         self._failed_to_make(wanted, error.path, str(error.errno), f"{error}: {todo}" if todo else str(error))
         if error.errno == errno.EEXIST:  # it came after the load: the next look says what it is
             self.inventory.not_created(wanted.partition)
-            if wanted.name not in self.inventory.names(directory):  # else it is a stray that could not be renamed
-                claim = Claim("something else has its name", is_directory=False)
-                self.inventory.claim(directory, wanted.name, claim, wanted.name)
+            if wanted.name not in self.inventory.names(directory):
+                self._found_in_the_way(directory, wanted.name)
             self.review([wanted.partition])
             return
         if asks_probe(error.errno, error.call):
@@ -1033,6 +1032,14 @@ class Placement:
             self._refused(wanted)
         else:
             self._again(wanted, directory)
+
+    def _found_in_the_way(self, directory: Uuid, name: str) -> None:
+        """Note what has the name of a replica that was to be made: a stray that could not be renamed, or who knows."""
+        strays = (stray for stray in self.strays if (stray.directory_id, stray.name) == (directory, name))
+        if (stray := next(strays, None)) is not None:
+            self.inventory.occupy(directory, name, stray.topic_id)
+        else:
+            self.inventory.claim(directory, name, Claim("something else has its name", is_directory=False), name)
 
     def _require_one_able(self) -> None:
         """End where no replica can be made in any directory, because of how they are set up, and none is served: the

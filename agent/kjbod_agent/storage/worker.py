@@ -678,7 +678,10 @@ class Worker:
         bytes (KAFKA-16814). A directory with nothing in it may be a mount point whose disk is not mounted.
         """
         self._step(f"list of {name}")
-        replica = self._open_replica(root, name)
+        try:
+            replica = self._open_replica(root, name)
+        except FileNotFoundError:
+            return ""  # somebody has just removed or renamed it
         try:
             if (file := _file_with_data(replica)) is not None:
                 return f"it has no {PARTITION_METADATA}, and data in {file}"

@@ -108,7 +108,9 @@ class Cluster:
 
     def failed_directories(self) -> dict[int, tuple[Uuid, ...]]:
         """:meth:`offline_directories` of all brokers that have some, for a snapshot."""
-        return {broker_id: tuple(sorted(past.offline)) for broker_id, past in self._past.items() if past.offline}
+        owners = self._image.directory_owners  # of another broker by now: no snapshot may register it twice
+        left = {broker_id: past.offline - owners.keys() for broker_id, past in self._past.items()}
+        return {broker_id: tuple(sorted(gone)) for broker_id, gone in left.items() if gone}
 
     def unknown_directories(self, broker: BrokerRegistration, reported: Iterable[Uuid]) -> list[Uuid]:
         """The ``reported`` ids that this broker never registered; none where its past is not known."""

@@ -47,7 +47,7 @@ from kjbod_agent.replicas.strays import (
     WRONG_NAME,
     Stray,
 )
-from kjbod_agent.storage.api import Replica, StorageOptions
+from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, Replica, StorageOptions, WorkerUnavailable
 from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
 from kjbod_agent.storage.worker import parse_replica, topic_id_of
 from tests.agent.core.recording import Log
@@ -1165,5 +1165,63 @@ def test_a_change_while_a_big_image_is_counted_is_not_lost(virtual: Run) -> None
             assert (world.names(D2), world.placement.strays) == (["new-0"], ())
             assert sum(name.endswith("-delete") for name in world.names(D1)) == 201
             running.cancel()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        WorkerUnavailable("/d1", "the worker has ended"),
+        DirectoryTimeout(10_000, "", "rename of foo-0", "/d1"),
+        DirectoryError(errno.EIO, "fsync after rename of foo-0", "/d1"),
+        DirectoryError(errno.EINVAL, "fsync after rename of foo-0", "/d1"),
+    ],
+    ids=lambda trouble: f"{type(trouble).__name__}-{getattr(trouble, 'errno', '')}",
+)
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_rename_that_happened_without_an_answer_is_not_done_again_to_the_replica_that_has_the_name_by_now(
+    virtual: Run, trouble: Exception, deleted: bool
+) -> None:
+    async def story(clock: Any) -> None:
+        made = (TopicRecord(name="foo", topic_id=NEW_FOO), partition(NEW_FOO, 0, (1,), D1))
+        world = World(clock, {D1: {"foo-0": FOO}}, *(FOO_TOPIC if deleted else made))
+        real, first = world.agents[D1].rename_replica, [trouble]
+
+        async def rename(name: str, new: str, *, timeout_ms: int) -> None:
+            await real(name, new, timeout_ms=timeout_ms)
+            if first:
+                raise first.pop()
+
+        world.agents[D1].rename_replica = rename  # type: ignore[method-assign,assignment]
+        async with world.running():
+            if deleted:
+                world.commit(RemoveTopicRecord(topic_id=FOO))
+                world.commit(*made)
+            await asyncio.sleep(5)
+            assert world.disks[D1].directories["foo-0"] == content(NEW_FOO)
+            await asyncio.sleep(900)
+            assert world.disks[D1].directories["foo-0"] == content(NEW_FOO)
+            assert world.inventory.copies(TopicIdPartition(NEW_FOO, 0)) == (D1,)
+
+    virtual(story)
+
+
+def test_a_name_that_a_deletion_was_to_give_is_not_given_to_what_is_kept(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, {D1: {"foo-0": FOO}}, *FOO_TOPIC)
+        world.disks[D1].fail(errno.EBUSY, ["rename_replica"])
+        async with world.running():
+            away = {"replicas": (2,), "isr": (2,), "directories": (UNASSIGNED,)}
+            world.commit(PartitionChangeRecord(topic_id=FOO, partition_id=0, **away))  # type: ignore[arg-type]
+            await asyncio.sleep(5)
+            back = {"replicas": (1,), "isr": (1,), "directories": (D1,)}
+            world.commit(PartitionChangeRecord(topic_id=FOO, partition_id=0, **back))  # type: ignore[arg-type]
+            await asyncio.sleep(30)
+            world.disks[D1].heal()
+            world.replace(TopicRecord(name="bar", topic_id=NEW_FOO))  # another history: what it lacks is kept
+            await asyncio.sleep(5)
+            (name,) = world.names(D1)
+            assert name.endswith("-stray")
 
     virtual(story)

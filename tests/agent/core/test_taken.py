@@ -11,8 +11,11 @@ import pytest
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from kjbod_agent.partitions import TopicIdPartition
+from kjbod_agent.replicas.inventory import Inventory, Wanted
 from kjbod_agent.replicas.placement import LOOK_MS, StrayError
 from kjbod_agent.replicas.strays import LONGER, NO_TOPIC_ID, SUPERSEDED, WRONG_NAME
+from kjbod_agent.replicas.table import Action
+from kjbod_agent.storage.api import Replica
 from kjbod_agent.storage.memory import MemoryDisk
 from kjbod_agent.storage.worker import LINK
 from tests.agent.core.test_deletions import D1, D2, D3, HEX, PATHS, World, content, partition
@@ -355,3 +358,27 @@ def test_a_copy_that_is_back_with_more_than_the_one_in_its_place_is_never_set_as
             assert world.names(D1) == [stray.name], "it is kept"
 
     virtual(story)
+
+
+def replica(trouble: str, *, is_directory: bool = True) -> Replica:
+    return Replica("foo-0", "foo", 0, None, trouble=trouble, is_directory=is_directory)
+
+
+def test_a_look_again_and_again_counts_what_has_a_name_once() -> None:
+    inventory = Inventory([(D1, "/d1"), (D2, "/d2")])
+    inventory.put(D1, replica("its partition.metadata is empty"))
+    before = inventory.replica_count(D1)
+    for _ in range(10):
+        inventory.release(D1, "foo-0")
+        inventory.put(D1, replica("its partition.metadata is empty"))
+    assert inventory.replica_count(D1) == before
+    inventory.release(D1, "foo-0")
+    assert inventory.replica_count(D1) == before - 1
+
+
+def test_what_lies_in_a_failed_directory_is_in_nobodys_way_who_is_newer() -> None:
+    inventory = Inventory([(D1, "/d1"), (D2, "/d2")])
+    inventory.put(D1, replica("its partition.metadata is empty"))
+    inventory.fail(D1)
+    decision = inventory.decide(Wanted(TopicIdPartition(NEW, 0), "foo", D2, new=True))
+    assert not decision.taken and decision.action is Action.CREATE
