@@ -221,7 +221,8 @@ def test_a_crashed_broker_s_disks_are_given_back_for_it_to_recover(filled: Host)
     agent.kill()
 
     again = host.start_broker()
-    assert in_the_log(RECOVERED, again).keys() == {"d1", "d2", "d3"}
+    everywhere = {"d1", "d2", "d3"}
+    wait_until(lambda: in_the_log(RECOVERED, again).keys() == everywhere, 20, "recovery of each directory")
     for topic, partitions in {**KEPT, "later": 3}.items():
         host.broker.wait_led(topic, partitions)
     assert host.broker.contents(KEPT, before) == before

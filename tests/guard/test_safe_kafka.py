@@ -321,10 +321,10 @@ def test_an_eviction_that_kafka_refuses_holds_up_no_other_and_nothing_later_is_a
         bad.set(FaultMode.HANG)
         assert guard.wait_for_event("guard.done", 60, means="cut", path=path)["outcome"] in ("done", "pending")
         guard.wait_for_event("guard.done", means="evict", path=path)
-        rows = wait_until(lambda: own.status()["refused"], 30, "partitions that Kafka refused")
-        assert {row["topic"] for row in rows} == {refused} and len(rows) == held[refused], rows
-        assert all("INVALID_REPLICA_ASSIGNMENT" in row["reason"] for row in rows), rows
-        assert f"evict of {refused}-" in (screen := said("status")) and "INVALID_REPLICA_ASSIGNMENT" in screen, screen
+        # Each list with a broker that is not registered would be refused: no such eviction is begun.
+        wait_until(lambda: own.status()["needs"]["below_replication_factor"], 30, "lists without the broker")
+        assert own.status()["refused"] == []
+        screen = said("status")
 
         # Status and metrics have what is missing, and why.
         lacking = "kjbod_guard_partitions_below_replication_factor"
@@ -337,7 +337,7 @@ def test_an_eviction_that_kafka_refuses_holds_up_no_other_and_nothing_later_is_a
 
         # When Kafka takes such a list, the rest is evicted too.
         with known_broker(cluster, gone):
-            wait_until(lambda: not own.status()["refused"], 60, "evictions that Kafka takes")
+            wait_until(lambda: own.watch.deeds().count("evict") == 2, 60, "the other evictions")
         deeds = own.watch.deeds()
         assert deeds[:3] == ["report", "cut", "evict"] and set(deeds[3:]) == {"evict"}, deeds
 

@@ -71,7 +71,7 @@ def why_behind(observed: Observed, offset: int | None, brokers_max: int, key: st
 # ------------------------------------------------------------------------------------------------------------ evictions
 
 
-def why_stays(observed: Observed, placed: Placed) -> str | None:
+def why_stays(placed: Placed) -> str | None:
     """Return why the broker may not leave a partition, however many copies there are; None: nothing says so."""
     if placed.adding or placed.removing:
         return "being reassigned by somebody"
@@ -79,7 +79,7 @@ def why_stays(observed: Observed, placed: Placed) -> str | None:
         return "no other replica"
     if placed.unclean:
         return "an election was unclean: this copy may have records that the leader lost"
-    return why_list_refused(observed, (one for one in placed.replicas if one != observed.broker_id))
+    return None
 
 
 def barred(observed: Observed, brokers: Iterable[int]) -> frozenset[int]:
@@ -95,7 +95,12 @@ def why_list_refused(observed: Observed, brokers: Iterable[int]) -> str | None:
     named = tuple(brokers)
     if gone := observed.unregistered(named):
         return f"the controllers refuse a list with broker {gone[0]}, which is not registered"
-    if observed.refuses_cordoned and (cordoned := observed.cordoned(named)):
+    return why_cordoned(observed, named)
+
+
+def why_cordoned(observed: Observed, brokers: Iterable[int]) -> str | None:
+    """Return the reason of :func:`why_list_refused` that a broker is cordoned."""
+    if observed.refuses_cordoned and (cordoned := observed.cordoned(brokers)):
         return f"the controllers refuse a list with broker {cordoned[0]}, whose directories are all cordoned"
     return None
 
@@ -103,7 +108,8 @@ def why_list_refused(observed: Observed, brokers: Iterable[int]) -> str | None:
 def why_not_evict(observed: Observed, key: Key, static_min_isr: int, known: Mapping[int, Suspects]) -> str | None:
     """Return why the broker may not leave a partition; None: it may."""
     placed = observed.partitions[key]
-    stays = why_stays(observed, placed)
+    others_named = (one for one in placed.replicas if one != observed.broker_id)
+    stays = why_stays(placed) or why_list_refused(observed, others_named)
     if stays is not None:
         return stays
     others = len(copies(observed, placed, known))

@@ -21,6 +21,7 @@ from kjbod_agent.guard.budget import (
     demotions,
     evictions,
     why_behind,
+    why_cordoned,
     why_not_fence,
     why_stays,
 )
@@ -158,7 +159,12 @@ class Deciding:
             return False
         lost = self.lost_with(path, known, now)
         there = (one for one in now.observed.partitions.values() if one.directory in lost)
-        return not any(len(one.replicas) > 1 and why_stays(now.observed, one) for one in there)
+        named = (now.observed.broker_id,)
+        return not any(
+            len(one.replicas) > 1
+            and (why_stays(one) or why_cordoned(now.observed, set(one.replicas).difference(named)))
+            for one in there
+        )
 
     def demotions(
         self, path: str, known: Known, now: Situation
