@@ -147,11 +147,11 @@ def why_not_registered(features: Mapping[str, int]) -> str | None:
     None: metadata.version is in the agent's range, which is the only range that the agent does not take over from the
     controller (``ClusterControlManager.processRegistrationFeature``)."""
     level = features.get(versions.METADATA_VERSION, versions.MINIMUM)
-    if versions.MINIMUM <= level <= versions.LATEST:
+    if versions.MINIMUM <= level <= versions.UNDERSTOOD:
         return None
     name = versions.RELEASES.get(level)
-    newest = f"{versions.LATEST} ({versions.RELEASES[versions.LATEST]})"
-    if level > versions.LATEST:
+    newest = f"{versions.UNDERSTOOD} ({versions.RELEASES[versions.UNDERSTOOD]})"
+    if level > versions.UNDERSTOOD:
         remedy = f"upgrade kjbod to a version that offers {level}"
     else:
         remedy = f"raise the level to {versions.MINIMUM} or above (kafka-features upgrade)"

@@ -338,7 +338,7 @@ OPEN = {
 }
 """Cells of which this table says nothing."""
 SETTLED = ("it observes", "it was released", "something is under way")
-"""Reasons that cannot begin while an act is written to the journal. Settings cannot change then either."""
+"""Reasons that are not tried while the journal is being written: none of them can begin then."""
 
 
 def stopped_by(stop: str) -> set[str]:

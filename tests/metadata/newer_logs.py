@@ -43,7 +43,7 @@ def home(broker: int) -> Uuid:
 
 
 def value_of(api_key: int, version: int, body: bytes = b"\0", frame: int = 1) -> bytes:
-    """The value of a record by its numbers."""
+    """Encode a record with these numbers as type and version."""
     out = bytearray()
     for number in (frame, api_key, version):
         put_uvarint(out, number)

@@ -219,10 +219,10 @@ def test_of_a_level_that_is_known_nothing_is_said(level: int) -> None:
     ("features", "why"),
     [
         ({}, None),
-        ({LEVEL: versions.LATEST}, None),
+        ({LEVEL: versions.UNDERSTOOD}, None),
         ({LEVEL: versions.MINIMUM, "a.feature.of.tomorrow": 9}, None),
         ({LEVEL: 99}, "upgrade kjbod to a version that offers 99"),
-        ({LEVEL: versions.LATEST + 1}, f"upgrade kjbod to a version that offers {versions.LATEST + 1}"),
+        ({LEVEL: versions.UNDERSTOOD + 1}, f"upgrade kjbod to a version that offers {versions.UNDERSTOOD + 1}"),
         ({LEVEL: 5}, f"raise the level to {versions.MINIMUM} or above"),
         ({LEVEL: -3}, f"raise the level to {versions.MINIMUM} or above"),
     ],
@@ -237,7 +237,7 @@ def test_why_a_controller_refuses_an_agent_is_said_with_the_kjbod_that_it_takes(
     assert found is not None
     assert why in found
     assert f"the cluster is at metadata.version {features[LEVEL]}" in found
-    assert f"{versions.MINIMUM} to {versions.LATEST} ({versions.RELEASES[versions.LATEST]})" in found
+    assert f"{versions.MINIMUM} to {versions.UNDERSTOOD} ({versions.RELEASES[versions.UNDERSTOOD]})" in found
 
 
 # ---------------------------------------------------------------- an image

@@ -60,7 +60,7 @@ def real(kafka_kit: KafkaKit) -> Tool:
 
 
 def _without_remedy(line: str) -> str:
-    """Ours has what the original says of a damaged file, and what to do about it."""
+    """Reduce a line about a damaged file to what Kafka says of it: ours adds what to do."""
     found = re.search(r"Unknown meta.properties version number \d+", line)
     return found[0] if found else line
 

@@ -82,6 +82,19 @@ def why_stays(placed: Placed) -> str | None:
     return None
 
 
+def why_no_eviction_follows(observed: Observed, placed: Placed) -> str | None:
+    """Return why a directory with this partition is masked and not cut: no eviction could follow, and the leader
+    would take the copy back into the ISR. None: nothing says so. One list with a broker that is not registered is no
+    such reason: masked, the broker would be killed for it, and the list is evicted when Kafka takes it."""
+    if len(placed.replicas) == 1:
+        return None
+    return why_stays(placed) or why_cordoned(observed, _without_us(observed, placed))
+
+
+def _without_us(observed: Observed, placed: Placed) -> tuple[int, ...]:
+    return tuple(one for one in placed.replicas if one != observed.broker_id)
+
+
 def barred(observed: Observed, brokers: Iterable[int]) -> frozenset[int]:
     """Return the brokers for which controllers may refuse a replica list: they are not registered, or all their
     directories are cordoned."""
@@ -108,8 +121,7 @@ def why_cordoned(observed: Observed, brokers: Iterable[int]) -> str | None:
 def why_not_evict(observed: Observed, key: Key, static_min_isr: int, known: Mapping[int, Suspects]) -> str | None:
     """Return why the broker may not leave a partition; None: it may."""
     placed = observed.partitions[key]
-    others_named = (one for one in placed.replicas if one != observed.broker_id)
-    stays = why_stays(placed) or why_list_refused(observed, others_named)
+    stays = why_stays(placed) or why_list_refused(observed, _without_us(observed, placed))
     if stays is not None:
         return stays
     others = len(copies(observed, placed, known))

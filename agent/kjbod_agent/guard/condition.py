@@ -72,18 +72,7 @@ def condition(
     if lost is not None:
         found.append((Level.CRITICAL, lost))
     found += [(Level.CRITICAL if is_critical else Level.DEGRADED, text) for is_critical, text in redundancy]
-    found += [
-        (Level.DEGRADED, f"{path} is healthy and offline for Kafka: the broker uses it again when it starts")
-        for path in sorted(offline)
-        if states.get(path) == ONLINE
-    ]
-    found += [
-        (Level.DEGRADED, f"{path} answers again, and has not passed three probes yet") for path in sorted(answering)
-    ]
-    told = {*unnoticed, *uncertain, *answering}
-    counts = Counter(word for path, word in states.items() if word != ONLINE and path not in told)
-    for word, count in sorted(counts.items()):
-        found.append((Level.DEGRADED, f"{count} of {len(states)} directories {word}"))
+    found += _of_directories(states, offline, answering, {*unnoticed, *uncertain, *answering})
     if unbound is not None:
         found.append((Level.DEGRADED, unbound))
     if blind is not None:
@@ -98,3 +87,21 @@ def condition(
     count = len(states)
     well = f"watching, {count} director{'y' if count == 1 else 'ies'} online"
     return Condition(max((level for level, _ in found), default=Level.OK), tuple(text for _, text in found), well)
+
+
+def _of_directories(
+    states: Mapping[str, str], offline: Collection[str], answering: Collection[str], told: Collection[str]
+) -> list[tuple[Level, str]]:
+    """Lines about directories; ``told``: those of which a line stands already."""
+    found = [
+        (Level.DEGRADED, f"{path} is healthy and offline for Kafka: the broker uses it again when it starts")
+        for path in sorted(offline)
+        if states.get(path) == ONLINE
+    ]
+    found += [
+        (Level.DEGRADED, f"{path} answers again, and has not passed three probes yet") for path in sorted(answering)
+    ]
+    counts = Counter(word for path, word in states.items() if word != ONLINE and path not in told)
+    for word, count in sorted(counts.items()):
+        found.append((Level.DEGRADED, f"{count} of {len(states)} directories {word}"))
+    return found

@@ -21,9 +21,8 @@ from kjbod_agent.guard.budget import (
     demotions,
     evictions,
     why_behind,
-    why_cordoned,
+    why_no_eviction_follows,
     why_not_fence,
-    why_stays,
 )
 from kjbod_agent.guard.copies import Need, need
 from kjbod_agent.guard.directory_steps import Standing
@@ -159,12 +158,7 @@ class Deciding:
             return False
         lost = self.lost_with(path, known, now)
         there = (one for one in now.observed.partitions.values() if one.directory in lost)
-        named = (now.observed.broker_id,)
-        return not any(
-            len(one.replicas) > 1
-            and (why_stays(one) or why_cordoned(now.observed, set(one.replicas).difference(named)))
-            for one in there
-        )
+        return not any(why_no_eviction_follows(now.observed, one) for one in there)
 
     def demotions(
         self, path: str, known: Known, now: Situation

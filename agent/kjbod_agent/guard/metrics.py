@@ -34,28 +34,7 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
         "Whether a Kafka broker runs here that is that of the file; without one a guard only watches disks.",
         now.unbound is None,
     )
-    yield GaugeMetricFamily(
-        "kjbod_guard_metadata_followed",
-        "Whether the metadata are followed; else nobody knows what Kafka has noticed.",
-        now.blind is None,
-    )
-    level = now.metadata_version or 0
-    yield GaugeMetricFamily(
-        "kjbod_guard_metadata_version_unknown",
-        "The metadata.version of the cluster where it is newer than kjbod knows; 0: it is not.",
-        level if level > versions.UNDERSTOOD else 0,
-    )
-    yield GaugeMetricFamily(
-        "kjbod_guard_metadata_unknown_records",
-        "Records of the metadata that kjbod does not know, or knows in part, since the last snapshot.",
-        now.unknown_records,
-    )
-    yield GaugeMetricFamily(
-        "kjbod_guard_metadata_incomplete",
-        "Whether some of these may concern partitions or brokers (1): the guard only watches until kjbod is upgraded.",
-        now.incomplete is not None,
-    )
-    yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
+    yield from _of_metadata(now)
     yield ends_of_certificates(now.certificates.ends())
     rows = now.directories
     yield directory_gauge("kjbod_log_directory_replicas", "Replicas.", ((r["path"], r["replicas"]) for r in rows))
@@ -98,6 +77,31 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
     yield health_series({row["path"]: row["verdict"] for row in rows}, (*map(str, Health), UNWATCHED))
     unwatched = {row["path"]: Disk(directory_id=row["directory_id"] or "") for row in rows}
     yield from disk_series(unwatched | {path: disk_of(status) for path, status in now.disks.items()})
+
+
+def _of_metadata(now: Picture) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "kjbod_guard_metadata_followed",
+        "Whether the metadata are followed; else nobody knows what Kafka has noticed.",
+        now.blind is None,
+    )
+    level = now.metadata_version or 0
+    yield GaugeMetricFamily(
+        "kjbod_guard_metadata_version_unknown",
+        "The metadata.version of the cluster where it is newer than kjbod knows; 0: it is not.",
+        level if level > versions.UNDERSTOOD else 0,
+    )
+    yield GaugeMetricFamily(
+        "kjbod_guard_metadata_unknown_records",
+        "Records of the metadata that kjbod does not know, or knows in part, since the last snapshot.",
+        now.unknown_records,
+    )
+    yield GaugeMetricFamily(
+        "kjbod_guard_metadata_incomplete",
+        "Whether some of these may concern partitions or brokers (1): the guard only watches until kjbod is upgraded.",
+        now.incomplete is not None,
+    )
+    yield GaugeMetricFamily("kjbod_metadata_offset", "Last metadata offset applied.", now.metadata_offset)
 
 
 def _of_waits(now: Picture) -> Iterator[Metric]:

@@ -472,8 +472,8 @@ class Deletions:
         *,
         may_lack: bool = False,
     ) -> bool:
-        """Whether it has its new name; else the old one is taken again, and it is listed under that with ``reason``
-        until ``again``, which is called later, has done it. ``may_lack``: nothing need be there."""
+        """Rename a replica; whether that worked. Where it did not, the replica keeps its name and is listed as a stray
+        with ``reason``, and ``again`` is called later to repeat it. ``may_lack``: it may be gone already."""
         directory_id, key = leaving.directory_id, (leaving.directory_id, leaving.name)
         try:
             await rename_once(self.works[directory_id].agent, leaving.name, new_name, timeout_ms=WORK_TIMEOUT_MS)
@@ -571,7 +571,7 @@ _NOT_THERE: Final = object()
 
 
 def _with_remedy(trouble: StorageError) -> str:
-    """Words that stay the same while the trouble does."""
+    """Describe an error without what differs from one try to the next, so that it is logged once."""
     if isinstance(trouble, DirectoryTimeout):
         return f"{trouble.path}: no answer at {trouble.call}"
     todo = remedy(trouble.errno) if isinstance(trouble, DirectoryError) else ""

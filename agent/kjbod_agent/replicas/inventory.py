@@ -67,8 +67,8 @@ class Claim:
         if not self.is_directory:
             return "move it out of the log directory"
         return (
-            f"repair it in its place (the topic id of {wanted.topic} is {wanted.partition.topic_id}), or move it out "
-            "of the log directory to give up what is in it"
+            f"repair it in its place (the topic id of {wanted.topic} is {wanted.partition.topic_id}); or move it out "
+            "of the log directory, if its records may be lost"
         )
 
 

@@ -213,7 +213,7 @@ class Placement:
     _new: set[TopicIdPartition] = field(default_factory=set)
     _left: dict[TopicIdPartition, str] = field(default_factory=dict)
     _taken: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Replicas that are not made because their names are taken, and by what."""
+    """Replicas that cannot be made because something else has their name, with what has it."""
     _vanished: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Replicas that were removed by somebody else, and where they were."""
     _refusals: dict[TopicIdPartition, int] = field(default_factory=dict)
@@ -267,7 +267,7 @@ class Placement:
 
     @property
     def taken(self) -> Mapping[TopicIdPartition, str]:
-        """Replicas that are not made because their names are taken, and by what."""
+        """Replicas that cannot be made because something else has their name, with what has it."""
         return self._taken
 
     def missing(self) -> list[str]:
