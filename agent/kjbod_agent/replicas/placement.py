@@ -24,7 +24,7 @@ import asyncio
 import errno
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Final, Protocol
 
@@ -66,6 +66,9 @@ RETRY_MS: Final = 1_000
 REVIEWS_PER_SLICE: Final = 500
 LOADS_PER_SLICE: Final = 5_000
 """Partitions of the cluster that are looked at in one go; one costs a hundredth of a review."""
+_UNMARKED: Final = ("", "future")
+"""Suffixes of replica directories that nobody has marked."""
+_SUFFIXES: Final = (*_UNMARKED, "stray", "delete")
 SITES_FRESH_MS: Final = 1_000
 """For so long what is known of the directories is good enough to choose by."""
 FAILING_MS: Final = 60_000
@@ -391,6 +394,7 @@ class Placement:
         """
         self._behind = behind
         replaced = image is not None and image is not self._image
+        was_incomplete = self._image.newer.incomplete
         self._image = self._image if image is None else image
         changes = list(changes)
         if any(isinstance(change, ConfigChange) and change.resource_type == BROKER for change in changes):
@@ -416,6 +420,8 @@ class Placement:
             self._deleted.extend(self.deletions.recall())
             self._judge_deleted()
             self.doubt()
+        if was_incomplete and not self._image.newer.incomplete:
+            self._do(self._look_again_through_all())
         return updates
 
     def keep(self, leaving: DepartingReplica) -> None:
@@ -574,11 +580,16 @@ class Placement:
             self.review(partition for partition in taken if partition is not None)
             self.review(self._waiting)
 
-    def _look_through(self, directory_id: Uuid) -> Iterator[None]:
-        """Find what is no replica of this broker in a directory."""
+    def _look_again_through_all(self) -> Iterator[None]:
+        """Find what was left in its place while the metadata were incomplete, and is no replica of this broker."""
+        for directory in self.inventory.online:
+            yield from self._look_through(directory, _UNMARKED)
+
+    def _look_through(self, directory_id: Uuid, suffixes: Container[str] = _SUFFIXES) -> Iterator[None]:
+        """Find what is no replica of this broker in a directory, among the names with these suffixes."""
         for number, (name, topic_id) in enumerate(list(self.inventory.names(directory_id).items()), start=1):
             parsed = parse_replica(name)
-            if parsed is not None:
+            if parsed is not None and parsed[2] in suffixes:
                 topic, partition, suffix = parsed
                 self._look_at(
                     DepartingReplica(directory_id, name, self._topic(topic_id, topic), partition, topic_id), suffix
@@ -602,7 +613,8 @@ class Placement:
                 self.inventory.misname(found.directory_id, found.name, key, name)
                 return
             creating = found.topic_id and TopicIdPartition(found.topic_id, found.partition) in self.inventory.creating
-            if reason is not None and not creating:
+            # What an incomplete picture lacks may be in it when it is whole: an empty replica would take its name then.
+            if reason is not None and not creating and not self._image.newer.incomplete:
                 self.inventory.take_out(found.directory_id, found.name, found.partition)
                 self.deletions.set_aside(found, reason)
 
@@ -1110,6 +1122,8 @@ class Placement:
         self._due.discard(partition)
         self._waiting.pop(partition, None)
         self.owner.forget(partition)
+        if self._image.newer.incomplete:
+            return  # it stays in its place, until the metadata are whole
         name = f"{old.topic}-{partition.partition}"
         for (directory, each), claim in list(self.inventory.claims(name).items()):
             if claim.is_directory and directory in self.inventory.online:

@@ -162,6 +162,24 @@ class FakeConnection:
         self.closed = True
 
 
+def topic_records(directories: tuple[Uuid, ...]) -> list[Record]:
+    """Of a topic with a partition for each of these, in which it lies."""
+    partitions = [
+        PartitionRecord(
+            partition_id=number,
+            topic_id=TOPIC,
+            replicas=(1,),
+            isr=(1,),
+            leader=1,
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=(directory,),
+        )
+        for number, directory in enumerate(directories)
+    ]
+    return [TopicRecord(name="t", topic_id=TOPIC), *partitions]
+
+
 class World:
     """Broker 1 with two directories; a topic of four partitions comes with :meth:`topic`."""
 
@@ -258,20 +276,7 @@ class World:
         self.broker.on_committed(Committed(numbered, self.offset - 1, 1, self.offset))
 
     def topic(self, directories: tuple[Uuid, ...] = (UNASSIGNED,) * 4) -> None:
-        partitions = [
-            PartitionRecord(
-                partition_id=number,
-                topic_id=TOPIC,
-                replicas=(1,),
-                isr=(1,),
-                leader=1,
-                leader_epoch=0,
-                partition_epoch=0,
-                directories=(directory,),
-            )
-            for number, directory in enumerate(directories)
-        ]
-        self.commit(TopicRecord(name="t", topic_id=TOPIC), *partitions)
+        self.commit(*topic_records(directories))
 
     def record_assignments(self) -> None:
         """The metadata say where each replica lies."""
@@ -741,10 +746,50 @@ def test_nor_while_it_runs_and_what_is_known_to_be_gone_is_deleted_as_ever(virtu
             await world.until(lambda: len(world.disks[D1].directories) == 4)
             world.commit(UnknownRecord(api_key=kind[0], version=kind[1]), RemoveTopicRecord(topic_id=TOPIC))
             await asyncio.sleep(3600)
-            kept = [name for name in world.disks[D1].directories if "-stray" in name]
-            assert len(kept) == (0 if kind == (29, 0) else 4)
+            assert sorted(world.disks[D1].directories) == ([] if kind == (29, 0) else names(4))
 
     virtual(story)
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+@pytest.mark.parametrize("when", ["start", "running"])
+def test_a_replica_that_incomplete_metadata_lack_stays_in_its_place_and_none_is_made_when_they_are_whole(
+    virtual: Run, kind: tuple[int, int], when: str
+) -> None:
+    """An empty one would be led, and the records of the other be lost to the cluster."""
+
+    async def story(clock: Any) -> None:
+        world = World(clock, unfenced=False)
+        level = FeatureLevelRecord(name=METADATA_VERSION, feature_level=SUPPORTED_FEATURES[METADATA_VERSION][1])
+        incomplete = Snapshot(SnapshotId(50, 1), (level, UnknownRecord(api_key=kind[0], version=kind[1])))
+        if when == "start":
+            lies = [Replica(name, "t", number, TOPIC, "") for number, name in enumerate(names(4))]
+            for name in names(4):
+                world.disks[D1].directories[name] = f"version: 0\ntopic_id: {TOPIC}".encode()
+            for number, (directory, found) in enumerate({D1: lies, D2: []}.items(), 1):
+                at: Any = Directory(f"/d{number}", directory, None)  # type: ignore[arg-type]
+                world.broker.directory_loaded(at, world.broker.placement.agents[directory], found)
+            world.broker.on_snapshot(incomplete)
+        async with world:
+            if when == "running":
+                world.topic((D1,) * 4)
+                await world.until(lambda: len(world.disks[D1].directories) == 4)
+                world.broker.on_snapshot(incomplete)
+            made = len(world.log.of("replica.created"))
+            await asyncio.sleep(120)
+            assert sorted(world.disks[D1].directories) == names(4)
+            world.broker.on_snapshot(Snapshot(SnapshotId(90, 1), (level, *topic_records((D1,) * 3))))
+            await asyncio.sleep(120)
+            assert (len(world.log.of("replica.created")), world.disks[D2].directories) == (made, {})
+            *stay, stray = sorted(world.disks[D1].directories, key=lambda name: ("-stray" in name, name))
+            assert (stay, stray.partition(".")[0], stray.endswith("-stray")) == (names(3), "t-3", True)
+
+    virtual(story)
+
+
+def names(count: int) -> list[str]:
+    """Of the directories of the first replicas of the topic."""
+    return [f"t-{number}" for number in range(count)]
 
 
 def test_an_agent_that_is_refused_for_the_level_of_the_cluster_says_so_and_which_kjbod_it_takes(virtual: Run) -> None:
