@@ -351,25 +351,32 @@ class Deletions:
             await self._compare(leaving, new_name)
 
     async def _compare(self, leaving: DepartingReplica, name: str) -> None:
-        """Say where the copy that was set aside has more records than the one in its place."""
+        """Say where the copy that was set aside has more records than the one in its place; the directory of each is
+        asked in its own turn."""
+        end = await self._end_of(leaving.directory_id, name)
         successor = self.successor(name, leaving.topic_id)
-        if successor is None or successor.directory_id not in self.inventory.online:
+        if isinstance(end, int) and successor is not None and successor.directory_id in self.inventory.online:
+            work = self.works[successor.directory_id]
+            work.add(functools.partial(self._compare_with, (leaving.directory_id, name), end, successor))
+
+    async def _compare_with(self, key: tuple[Uuid, str], end: int, successor: Successor) -> None:
+        kept = await self._end_of(successor.directory_id, successor.name)
+        stray = self.strays.get(key)
+        if stray is None or isinstance(kept, StorageError) or (kept is not None and end <= kept):
             return
-        try:
-            agent, other = self.works[leaving.directory_id].agent, self.works[successor.directory_id].agent
-            end = await agent.log_end_offset(name, timeout_ms=WORK_TIMEOUT_MS)
-            kept = await other.log_end_offset(successor.name, timeout_ms=WORK_TIMEOUT_MS)
-        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as trouble:
-            self.log.warning("replica.not.compared", path=self._path(leaving.directory_id, name), reason=str(trouble))
-            return
-        stray = self.strays.get((leaving.directory_id, name))
-        if end is None or stray is None or (kept is not None and end <= kept):
-            return
-        shorter = f"{other.path}/{successor.name}"
+        shorter = self._path(successor.directory_id, successor.name)
         reason = f"{LONGER}it ends at offset {end:,}, {shorter} at {'an unknown one' if kept is None else f'{kept:,}'}"
-        self.strays[leaving.directory_id, name] = replace(stray, reason=reason)
+        self.strays[key] = replace(stray, reason=reason)
         self.changed()
         self.log.error("replica.longer.set.aside", path=stray.path, kept=shorter, reason=reason)
+
+    async def _end_of(self, directory_id: Uuid, name: str) -> int | StorageError | None:
+        """The offset at which the log of a replica ends, None where its files do not say; or why it is not known."""
+        try:
+            return await self.works[directory_id].agent.log_end_offset(name, timeout_ms=WORK_TIMEOUT_MS)
+        except (DirectoryError, DirectoryTimeout, WorkerUnavailable) as trouble:
+            self.log.warning("replica.not.compared", path=self._path(directory_id, name), reason=str(trouble))
+            return trouble
 
     def keep(self, leaving: DepartingReplica, otherwise: str) -> None:
         """A stray of an earlier process was found, under its own name; ``otherwise`` is the reason where nobody
@@ -418,13 +425,17 @@ class Deletions:
         """A stray that can be worked on.
 
         Raises:
-            StrayError: there is none of this name, or its directory is offline.
+            StrayError: there is none of this name, it still has that of a replica, or its directory is offline.
         """
         stray = self.strays.get((directory_id, name))
         if stray is None:
             raise StrayError(f"{name}: no such stray replica: see `kjbod strays`")
         if directory_id not in self.inventory.online:
             raise StrayError(f"{stray.path}: its log directory is offline: nothing was done")
+        if not name.endswith(("-delete", "-stray")):
+            raise StrayError(
+                f"{stray.path}: nothing was done, since it has the name of a replica still: {stray.reason}"
+            )
         return stray
 
     async def remove_stray(self, stray: Stray) -> None:

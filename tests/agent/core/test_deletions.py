@@ -813,6 +813,10 @@ def test_a_stray_that_is_immutable_is_listed_under_its_name_and_set_aside_when_i
             (stray,) = world.placement.strays
             assert stray.name == "gone-0"
             assert stray.reason.startswith(f"{NO_TOPIC}, and cannot be renamed: ")
+            for by_hand in (world.placement.remove_stray, world.placement.restore_stray):
+                with pytest.raises(StrayError, match=f"/gone-0: nothing was done.* {NO_TOPIC}, and cannot be renamed"):
+                    await by_hand(D1, "gone-0")
+            assert "gone-0" in world.names(D1)
             world.disks[D1].heal()
             await asyncio.sleep(400)
             (stray,) = world.placement.strays

@@ -382,3 +382,25 @@ def test_what_lies_in_a_failed_directory_is_in_nobodys_way_who_is_newer() -> Non
     inventory.fail(D1)
     decision = inventory.decide(Wanted(TopicIdPartition(NEW, 0), "foo", D2, new=True))
     assert not decision.taken and decision.action is Action.CREATE
+
+
+def test_a_directory_waits_for_no_other_with_which_its_copy_is_compared(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, {D1: {"foo-0": FOO}, D2: {"foo-0": FOO}}, *topic(D2), loading=[D1])
+
+        async def end(name: str, *, timeout_ms: int) -> int:
+            return 17
+
+        async def hang(name: str, *, timeout_ms: int) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+        world.agents[D1].log_end_offset = end  # type: ignore[method-assign]
+        world.agents[D2].log_end_offset = hang  # type: ignore[method-assign]
+        async with world.running():
+            await load(world, (D1,))
+            (stray,) = world.placement.strays
+            await asyncio.wait_for(world.placement.remove_stray(D1, stray.name), 5)
+            assert world.names(D1) == []
+
+    virtual(story)
