@@ -227,7 +227,12 @@ def _btrfs_blocks(injection: Injection) -> list[int]:
 def _damage(injection: Injection) -> None:
     target = injection.target
     find = {"ext4": _ext4_directory_blocks, "xfs": _xfs_blocks, "btrfs": _btrfs_blocks}[target.fstype]
-    target.control.scribble(find(injection), _BLOCK)
+    # Frozen, or what is written between the look and the damage would be well: btrfs writes its trees elsewhere.
+    syscalls.freeze(target.mount_point)
+    try:
+        target.control.scribble(find(injection), _BLOCK)
+    finally:
+        syscalls.thaw(target.mount_point)
     syscalls.forget_buffers(Path(injection.details["source"]))
     if target.fstype in _DROP_CACHES:
         _drop_caches(_DROP_CACHES[target.fstype])
