@@ -236,6 +236,7 @@ def test_mv_17_mv_18_kafka_log_dirs_tells_of_healthy_and_offline_directories(sit
     number = here.where("events-0")
     assert number is not None
     away = number % 3 + 1
+    lost = [here.where(f"events-{n}") for n in range(3)].count(away)  # one, unless a directory was slow just then
     here.directory(away).rename(here.directory(away).with_name("away"))
     here.agent.wait_for_event("directory.offline.acknowledged")
     entries = here.log_dirs()
@@ -243,13 +244,11 @@ def test_mv_17_mv_18_kafka_log_dirs_tells_of_healthy_and_offline_directories(sit
     assert entries[str(here.directory(away))] == {
         "logDir": str(here.directory(away)), "error": STORAGE_ERROR, "partitions": [],
     }  # fmt: skip
-    assert entries[str(here.directory(number))] == {
-        "logDir": str(here.directory(number)),
-        "error": None,
-        "partitions": [{"partition": "events-0", "size": len(content), "offsetLag": 0, "isFuture": False}],
-    }
+    entry = entries[str(here.directory(number))]
+    assert (entry["logDir"], entry["error"]) == (str(here.directory(number)), None)
+    assert {"partition": "events-0", "size": len(content), "offsetLag": 0, "isFuture": False} in entry["partitions"]
     described = here.run(TOPICS, "--describe", "--topic", "events").stdout
-    assert described.count("Leader: none") == 1  # the one on the disk that is away
+    assert described.count("Leader: none") == lost
     nobody = here.log_dirs("--topic-list", "nobody", "--broker-list", "1,1")
     assert [entry["partitions"] for entry in nobody.values()] == [[], [], []]
     unknown = here.run(LOG_DIRS, "--describe", "--broker-list", "1,5", check=False)

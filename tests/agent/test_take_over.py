@@ -262,9 +262,9 @@ def test_mv_13_mv_14_what_the_agent_moved_is_whole_for_the_real_broker_and_start
     assert (host.marks() == [None] * 3) == crashed
 
     again = host.start_broker()
-    assert (in_the_log(RECOVERED, again) == {}) != crashed
     for topic, partitions in KEPT.items():
         host.broker.wait_led(topic, partitions)
+    wait_until(lambda: (in_the_log(RECOVERED, again) != {}) == crashed, 20, "recovery, or none")
     assert host.broker.contents(KEPT, before if crashed else None) == before
     assert {name: host.where(name) for name in moved} == {name: target for name, (_, target) in moved.items()}
     host.broker.produce("orders", 2, [b"behind"])
@@ -313,7 +313,7 @@ def test_an_agent_that_is_killed_on_a_clean_broker_s_disks_costs_a_recovery_and_
     agent.kill()
     assert host.manifests() == was
     again = host.start_broker()
-    assert in_the_log(RECOVERED, again).keys() == {"d1", "d2", "d3"}
+    wait_until(lambda: in_the_log(RECOVERED, again).keys() == {"d1", "d2", "d3"}, 20, "recovery of each directory")
     for topic, partitions in KEPT.items():
         host.broker.wait_led(topic, partitions)
     assert host.broker.contents(KEPT) == before

@@ -22,9 +22,9 @@ from tests.depth import only_deep
 pytestmark = [
     pytest.mark.usefixtures("as_root", "with_spark"),
     pytest.mark.xdist_group("demo"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
-_TIMEOUT_S = 240
+_TIMEOUT_S = 540
 
 
 def _environment() -> dict[str, str]:

@@ -151,9 +151,9 @@ def test_a_pause_of_the_agent_that_is_longer_than_the_failure_timeout_does_not_e
     tmp_path: Path, real_disk: MakeDisk, processes: Processes
 ) -> None:
     """The controller's answer lies in the socket when the agent goes on: it is heard before the deadline is decided."""
-    rig = _start(tmp_path, real_disk, processes, log_dir_failure_timeout_ms=3000, broker_heartbeat_interval_ms=4000)
+    rig = _start(tmp_path, real_disk, processes, log_dir_failure_timeout_ms=3000, broker_heartbeat_interval_ms=20_000)
     rig.controller.signal(signal.SIGSTOP)
-    rig.disks[1].unmount()  # found at once, so that no other heartbeat is on its way
+    rig.disks[1].unmount()  # found long before the next heartbeat is due, so that no other is on its way
     rig.agent.wait_for_event("directory.offline.sent")
     sent_s = time.monotonic()
     rig.agent.signal(signal.SIGSTOP)
