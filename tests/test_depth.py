@@ -78,13 +78,14 @@ def test_of_the_examples_a_quick_run_has_a_fifth_ci_three_fifths_and_a_deep_one_
     assert found == [(20, 1, 20, 1), (60, 1, 40, 1), (2_500, 75, 60, 25)]
 
 
-def test_of_dear_tests_one_in_three_is_drawn_and_of_cheap_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = {f"test_it.py::test_{number}[seed]": 4 + number % 2 for number in range(60)}
-    ids = [f"test_it.py::test_{number}[seed=7]" for number in range(60)]
+def test_of_dear_tests_some_are_drawn_and_of_cheap_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    dear = 10 * depth.DEAR_DRAWN
+    noted = {f"test_it.py::test_{number}[seed]": depth.DEAR_S - number % 2 for number in range(2 * dear)}
+    ids = [f"test_it.py::test_{number}[seed=7]" for number in range(2 * dear)]
     met: set[str] = set()
-    for seed in range(20):
+    for seed in range(60):
         monkeypatch.setattr(depth._session, "seed", seed)
         left_out = depth.undrawn(ids, noted)
-        assert len(left_out) == 20 and all(noted[seedless(one)] == 5 for one in left_out)
+        assert len(left_out) == dear - 10 and all(noted[seedless(one)] == depth.DEAR_S for one in left_out)
         met |= set(ids) - left_out
     assert met == set(ids)

@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 from scripts.rig.cluster import Properties
@@ -52,6 +53,11 @@ class Host:
         """The directory that has this replica, alone."""
         (number,) = [number for number in DIRECTORIES if (self.directory(number) / name).is_dir()]
         return number
+
+    def empty(self) -> list[int]:
+        """The directories in which nothing lies of what is kept: nobody need recover them, whoever was killed."""
+        kept = {number: [self.directory(number).glob(f"{topic}-?") for topic in KEPT] for number in DIRECTORIES}
+        return [number for number, found in kept.items() if not any(chain(*found))]
 
     def ids(self) -> list[str]:
         return [(self.directory(number) / "meta.properties").read_text() for number in DIRECTORIES]
@@ -131,7 +137,8 @@ def fill(host: Host) -> None:
 
 
 class FilledHosts:
-    """A host whose broker serves data: the same for one test after the other, until one of them leaves none."""
+    """A host whose broker serves data from each of its directories: the same for one test after the other, until one of
+    them leaves none, or moves all out of one."""
 
     def __init__(self, base: Path, processes: Processes, kit: KafkaKit) -> None:
         self._base = base
@@ -143,7 +150,7 @@ class FilledHosts:
 
     def host(self) -> Host:
         """A host as :func:`fill` leaves it, perhaps with more records; nothing in it waits for its removal."""
-        if self._host is None or self._host.serving is None or not self._host.serving.running:
+        if self._host is None or self._host.serving is None or not self._host.serving.running or self._host.empty():
             self.close()
             self._host = self._make()
         host = self._host

@@ -259,7 +259,8 @@ def test_mv_13_mv_14_what_the_agent_moved_is_whole_for_the_real_broker_and_start
         name: directory_id(host, target) for name, (_, target) in moved.items()
     }
     host.stop_agent(agent)
-    assert (host.marks() == [None] * 3) == crashed
+    with_data = set(DIRECTORIES) - set(host.empty())
+    assert {host.marks()[number - 1] is None for number in with_data} == {crashed}
 
     again = host.start_broker()
     for topic, partitions in KEPT.items():
@@ -301,6 +302,7 @@ def test_replicas_that_the_agent_cannot_use_are_given_back_with_all_that_is_in_t
     for topic, partitions in KEPT.items():
         host.broker.wait_led(topic, partitions)
     assert host.broker.contents(KEPT) == before, "no record is lost, also behind the link, which Kafka follows"
+    stop_clean(host.serving_broker())  # the next test needs a host without a link
 
 
 def test_an_agent_that_is_killed_on_a_clean_broker_s_disks_costs_a_recovery_and_nothing_else(filled: Host) -> None:
