@@ -155,8 +155,8 @@ class ControllerChannel:
     async def _answered(
         self, connection: Connection, message: RequestBody[ResponseT], timeout_ms: int, patience: Patience
     ) -> ResponseT:
-        """The answer, which is waited for as ``patience`` says. One who goes on asking over new connections would stand
-        at the end of the controller's queue each time."""
+        """The answer, which is waited for as ``patience`` says, unless the request was lost on its way. One who goes on
+        asking over new connections would stand at the end of the controller's queue each time."""
         longest_ms = max(timeout_ms, min(patience.longest_ms, self._timeout_max_ms))
         asking = asyncio.ensure_future(connection.request(message, timeout_ms=longest_ms))
         begun_ms = due_ms = self._clock.monotonic_ms()
@@ -168,7 +168,7 @@ class ControllerChannel:
                 now_ms = self._clock.monotonic_ms()
                 if now_ms - due_ms >= PAUSE_MS:  # this process stood still: the answer may lie in the socket
                     due_ms = now_ms
-                elif now_ms - begun_ms >= longest_ms or not patience.is_worth_it():
+                elif now_ms - begun_ms >= longest_ms or connection.unheard_bytes or not patience.is_worth_it():
                     raise RequestTimedOut(f"no answer to {message.API_KEY.name} within {now_ms - begun_ms} ms")
         finally:
             asking.cancel()  # no effect where it is done

@@ -26,7 +26,8 @@ What is sent: a registration as long as ``registered`` is false, a heartbeat oth
   interval, as long as the controller answers the Fetches of the metadata meanwhile, at most
   ``log.dir.failure.timeout.ms``: a controller that has much to do answers in order, and a second heartbeat over another
   connection would stand at the end of its queue. A controller that is frozen answers no Fetch: then the heartbeat is
-  given up at the latest two intervals after the last answer, as any other after one;
+  given up at the latest two intervals after the last answer, as any other after one. After one is given up, too, what
+  the host of the controller has not acknowledged: it was lost on the way;
 * after a failure (error code, timeout, disconnect, no controller) one heartbeat interval later (KAFKA-19294, 4.1). This
   is kind to a controller in trouble, but 2 s is long for a partition whose leader has lost its disk, and two seconds of
   every stop. So as long as a failed directory is not recorded, or a controlled shutdown waits, the retries come after

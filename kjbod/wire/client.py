@@ -14,12 +14,15 @@ no other request leaves meanwhile: between SaslHandshake and the last SaslAuthen
 import asyncio
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import re
 import socket
 import ssl
 import struct
+import sys
+import termios
 from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -191,6 +194,12 @@ class Connection:
     def closed(self) -> bool:
         """Whether no further request can be sent."""
         return self._protocol.lost.done() or self._transport.is_closing()
+
+    @property
+    def unheard_bytes(self) -> int:
+        """Bytes of requests that the peer's kernel has not acknowledged yet (``SIOCOUTQ``, tcp(7)): what is left after
+        seconds was lost on the way, or its host is gone. A process that is busy or frozen has its kernel hear them."""
+        return self._protocol.unheard_bytes
 
     def version_of(self, api_key: ApiKey) -> int:
         """The highest version that both sides know.
@@ -422,6 +431,18 @@ class _ClientProtocol(asyncio.Protocol):
             if not answer.done():
                 answer.set_exception(type(error)(str(error)))
         self.writable.set()  # who waits to write learns of it
+
+    @property
+    def unheard_bytes(self) -> int:
+        assert self._transport is not None
+        found = self._transport.get_extra_info("socket")
+        waits = self._transport.get_write_buffer_size()
+        if found is None or self._transport.is_closing():
+            return waits
+        count = bytearray(4)
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(found.fileno(), termios.TIOCOUTQ, count)
+        return waits + int.from_bytes(count, sys.byteorder)
 
     def _forget_unsent(self) -> None:
         """Have the kernel send nothing more of a request that nobody waits for: it might arrive a minute later, when

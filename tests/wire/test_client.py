@@ -11,6 +11,7 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
+from kjbod.ids import Uuid
 from kjbod.security.channel import Security
 from kjbod.security.keys import SSL, ChannelSettings, Tls
 from kjbod.wire.client import Connection, Disconnected, ForeignPeer, RequestTimedOut
@@ -467,3 +468,30 @@ def test_kafka_pythons_own_client_agrees_on_versions_with_our_server(run: Run[An
     assert found["cluster_id"] == "kjbod-test"
     assert {name for name, _ in seen} == {"API_VERSIONS", "METADATA"}
     assert log.lines == []
+
+
+def test_what_the_host_of_a_peer_that_does_not_answer_has_heard_is_known(run: Run[Any]) -> None:
+    """A peer that is busy has what it will read; what does not even reach its host is lost on the way."""
+    over = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        await over.wait()
+
+    async def story() -> None:
+        async with bad_server(script) as port:
+            connection = await connect(port)
+            asking = asyncio.ensure_future(connection.request(BEAT, timeout_ms=60_000))
+            await asyncio.sleep(0)
+            await until(lambda: connection.unheard_bytes == 0)
+            more_than_its_buffers = BrokerHeartbeatRequest(broker_id=1, offline_log_dirs=(Uuid.of(1, 1),) * 1_000_000)
+            too_much = asyncio.ensure_future(connection.request(more_than_its_buffers, timeout_ms=60_000))
+            await until(lambda: connection.unheard_bytes > 0)
+            assert not asking.done() and not too_much.done()
+            over.set()
+            for each in (asking, too_much):
+                with pytest.raises(Disconnected):
+                    await each
+            await connection.close()
+
+    run(story)

@@ -80,6 +80,8 @@ class Controller:
         self.answer_s = 0.001
         self.late_s: float | None = None
         """How late the answers to failed directories are; a request that has its time over before is lost."""
+        self.deaf = False
+        """What is sent to it does not arrive, over connections that are there already."""
         self.assign_error = ErrorCode.NONE
         self.registration_error = ErrorCode.NONE
         self.heartbeat_errors: list[ErrorCode] = []
@@ -138,12 +140,22 @@ class FakeConnection:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self.closed = False
+        self._dead = False
+
+    @property
+    def unheard_bytes(self) -> int:
+        return 80 if self._dead else 0
 
     def version_of(self, api_key: int) -> int:
         return 2 if api_key == BrokerHeartbeatRequest.API_KEY else 4
 
     async def request(self, message: Any, *, timeout_ms: int) -> Any:
         self._controller.requests.append(message)
+        if self._controller.deaf:
+            self._dead, self._controller.deaf = True, False
+        if self._dead:
+            await asyncio.sleep(timeout_ms / 1000)
+            raise RequestTimedOut(f"controller did not answer within {timeout_ms} ms")
         if self._controller.silent or self._controller.gone:
             self.closed = True
             if self._controller.silent:
@@ -534,6 +546,23 @@ def test_a_controller_that_stands_still_keeps_nobody_waiting_for_longer_than_two
             await world.until(world.broker.ended.done)
             assert 30_000 <= clock.monotonic_ms() - begun_ms <= 30_100
             assert world.broker.ended.result().exit_code == EXIT_DISK_FAILURE
+
+    virtual(main)
+
+
+def test_a_report_that_was_lost_on_its_way_is_sent_again_while_the_controller_answers_others(virtual: Run) -> None:
+    """Before the session of the broker is over, and with it the leaders of its healthy disks."""
+
+    async def main(clock: Any) -> None:
+        async with World(clock) as world:
+            world.topic((D2,) * 2)
+            await asyncio.sleep(0.1)
+            answers_fetches(world, 1_000)
+            world.controller.deaf = True
+            world.broker.directory_failed(D2, "error", "EIO", clock.monotonic_ms())
+            await asyncio.sleep(world.broker.life.timing.heartbeat_interval_ms / 1000 + 0.2)
+            assert len(reports(world)) == 2
+            assert world.broker.failures.failed[0].reported
 
     virtual(main)
 
