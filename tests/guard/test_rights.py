@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from kjbod.errors import ConfigError
-from kjbod.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from kjbod.metadata.acls import CLUSTER_NAME, DENY, Operation, ResourceType
 from kjbod.metadata.fetching import Leader
 from kjbod.metadata.refusals import refusal
 from kjbod.wire.client import Connection, RequestTimedOut
@@ -321,6 +321,20 @@ def test_a_right_that_is_granted_later_is_seen_at_the_next_look_and_told_once() 
         assert (watched.told, watched.asked) == (2, 3 * len(LACKS))
 
     watch(story, Operation.CLUSTER_ACTION, Operation.ALTER_CONFIGS)
+
+
+def test_a_right_that_was_taken_away_is_missed_as_soon_as_a_disk_is_in_doubt() -> None:
+    async def story(watched: Watched) -> None:
+        await asyncio.sleep(0.5)
+        assert watched.rights.missing == () and watched.rights.may_alter
+        denied = {"principal": GUARD, "permission_type": DENY}
+        create(watched.world, acl(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME, **denied))
+        watched.rights.in_doubt()
+        await asyncio.sleep(0.1)
+        assert watched.rights.missing == lacking(Operation.ALTER) and not watched.rights.may_alter
+        assert (watched.told, watched.asked) == (1, 2 * len(LACKS))
+
+    watch(story, *LACKS)
 
 
 def test_nobody_is_asked_before_the_broker_is_registered_and_soon_after() -> None:

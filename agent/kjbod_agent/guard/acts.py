@@ -207,9 +207,11 @@ class Acts:
             self._log.warning("guard.broker.not.asked", reason=problem)
 
     def in_doubt(self) -> None:
-        """A disk may be failing: have the connections to the controller open when there is something to say."""
+        """A disk may be failing: have the connections to the controller open when there is something to say, and look
+        whether the guard still has its rights."""
         for channel in self._channels:
             self._spawn(channel.open_ahead(timeout_ms=OPEN_AHEAD_TIMEOUT_MS))
+        self.rights.in_doubt()
 
     async def open(
         self,

@@ -12,10 +12,12 @@ In the guard's own name there are
 * AlterPartitionReassignments and ElectLeaders for replica lists and preferred leaders: ALTER on the cluster;
 * IncrementalAlterConfigs for the record of suspected directories (:mod:`.suspects`): ALTER_CONFIGS on the cluster.
 
-Whether these rights are there is found out at the start (:class:`Rights`), by requests that change nothing.
+Whether these rights are there is found out at the start, each ten minutes and when a disk is in doubt
+(:class:`Rights`), by requests that change nothing.
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -279,6 +281,11 @@ class Rights:
         self._voice = voice
         self.missing: tuple[str, ...] = ()
         self.may_alter = True
+        self._doubt = asyncio.Event()
+
+    def in_doubt(self) -> None:
+        """Look for them now: a disk may be failing, and a right may have been taken away since the last look."""
+        self._doubt.set()
 
     async def watch(self, is_ready: Callable[[], bool], changed: Callable[[], None]) -> None:
         """Look for them again and again.
@@ -288,8 +295,11 @@ class Rights:
             changed: called when another right is missing than before.
         """
         while True:
+            self._doubt.clear()
             known = is_ready() and await self._look(changed)
-            await asyncio.sleep((RIGHTS_EVERY_MS if known else RIGHTS_AGAIN_MS) / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout((RIGHTS_EVERY_MS if known else RIGHTS_AGAIN_MS) / 1000):
+                    await self._doubt.wait()
 
     async def _look(self, changed: Callable[[], None]) -> bool:
         """Ask for all of them; whether all were answered."""
