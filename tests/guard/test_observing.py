@@ -503,6 +503,21 @@ OUT = change(isr=(2, 3), leader=2)
             False,
         ),
         ([OUT, change(isr=(2,), eligible_leader_replicas=()), change(isr=(3,), leader=3)], True),
+        # Nobody is in sync, and one is eligible.
+        (
+            [
+                change(isr=(), leader=-1, eligible_leader_replicas=(3,)),
+                change(isr=(3,), leader=3, eligible_leader_replicas=()),
+            ],
+            False,
+        ),
+        (
+            [
+                change(isr=(), leader=-1, eligible_leader_replicas=(1,)),
+                change(isr=(3,), leader=3, eligible_leader_replicas=()),
+            ],
+            True,
+        ),
         # This broker was elected itself: nobody else has what it lacks.
         ([OUT, change(isr=(1,), leader=1)], False),
     ],

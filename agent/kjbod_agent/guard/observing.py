@@ -564,8 +564,9 @@ def _since(before: Neighbour, now: Neighbour, at_ms: int | None) -> Neighbour:
 
 
 def _is_unclean(before: Placed, leader: int) -> bool:
-    """Whether a leader was elected that was known not to be in sync, nor to have everything that was committed."""
-    is_new = leader not in (_NO_LEADER, before.leader) and bool(before.isr)
+    """Whether a leader was elected that was known not to be in sync, nor to have everything that was committed. With
+    eligible leader replicas nobody may be in sync."""
+    is_new = leader not in (_NO_LEADER, before.leader) and bool(before.isr or before.eligible)
     return is_new and leader not in before.isr and leader not in before.eligible
 
 
