@@ -200,6 +200,14 @@ def test_a_file_system_is_not_cut_where_the_eviction_would_be_refused() -> None:
         assert case.evicts is (step is Step.CUT), reason
 
 
+def test_a_file_system_is_not_cut_where_a_list_has_a_broker_that_is_not_registered() -> None:
+    moment = Moment(None, ALL)
+    deciding = Deciding(moment.core.site)
+    assert deciding.case(PATH, moment.core.known, moment.now).evicts
+    _gone(moment.observed)
+    assert not deciding.case(PATH, moment.core.known, moment.now).evicts
+
+
 def _evicting() -> Moment:
     moment = Moment(WAS_CUT, LEFT, LEFT, online=(D2,), own=record(D1))
     moment.observed.controllers = {9: LEVEL_4_4}

@@ -293,7 +293,26 @@ def known_broker(cluster: Cluster, broker_id: int) -> Iterator[None]:
         assert ask(cluster.port, UnregisterBrokerRequest(broker_id=broker_id)).error_code == 0
 
 
-def test_an_eviction_that_kafka_refuses_holds_up_no_other_and_nothing_later_is_a_reason_to_fence(
+def test_a_file_system_is_not_shut_down_where_kafka_would_refuse_a_list_without_the_broker(
+    own: Trio, others: Others, metadata: ClusterWatch, beside: Callable[..., Beside]
+) -> None:
+    # A partition has a replica on a broker that was unregistered: Kafka refuses each list that names it.
+    node, gone, topic, count = own.node, 100 + own.node, f"refused-{own.node}", 2 * len(own.disks)
+    with known_broker(own.cluster, gone):
+        lists = (others.ids[0], node, gone)
+        own.cluster.create_topic(topic, count, brokers=lists, configs={"min.insync.replicas": 1})
+    wait_until(lambda: metadata.assigned_replicas(topic) == 2 * count, 60, topic)
+    guard = own.start_guard(beside)
+    bad, path = own.disks[1], own.paths[1]
+    assert list(bad.log_dir.glob(f"{topic}-*"))
+    bad.set(FaultMode.HANG)
+    assert guard.wait_for_event("guard.done", 60, means="mask", path=path)["outcome"] == "done"
+    guard.wait_for_event("guard.kafka.view", 60, path=path, view="offline")
+    assert own.broker.running and own.watch.deeds() == ["mask"]
+    assert guard.stop() == 0
+
+
+def test_nothing_after_a_cut_and_its_evictions_is_a_reason_to_fence(
     own: Trio, others: Others, processes: Processes, metadata: ClusterWatch, beside: Callable[..., Beside]
 ) -> None:
     def said(*command: str) -> str:
@@ -301,19 +320,14 @@ def test_an_eviction_that_kafka_refuses_holds_up_no_other_and_nothing_later_is_a
         assert done.wait() == 0, done.stderr()
         return done.stdout()
 
-    # A partition has a replica on a broker that was unregistered: Kafka refuses each list that names it.
-    cluster, node, other, gone = own.cluster, own.node, others.ids[0], 100 + own.node
-    served, refused, count = f"served-{node}", f"refused-{node}", 2 * len(own.disks)
-    configs = {"min.insync.replicas": 1}
-    cluster.create_topic(served, count, brokers=(node, other), configs=configs)
-    with known_broker(cluster, gone):
-        cluster.create_topic(refused, count, brokers=(node, other, gone), configs=configs)
-    for topic in (served, refused):
-        wait_until(lambda topic=topic: metadata.assigned_replicas(topic) == 2 * count, 60, topic)  # type: ignore[misc]
+    cluster, node, other = own.cluster, own.node, others.ids[0]
+    served, count = f"served-{node}", 2 * len(own.disks)
+    cluster.create_topic(served, count, brokers=(node, other), configs={"min.insync.replicas": 1})
+    wait_until(lambda: metadata.assigned_replicas(served) == 2 * count, 60, served)
     port = free_port()
     guard = own.start_guard(beside, metrics_listener=f"127.0.0.1:{port}", slow_ms=500)
     bad, path = own.disks[1], own.paths[1]
-    held = {topic: len(list(bad.log_dir.glob(f"{topic}-*"))) for topic in (served, refused, own.topic)}
+    held = {topic: len(list(bad.log_dir.glob(f"{topic}-*"))) for topic in (served, own.topic)}
     assert all(held.values()), held
 
     with own.load(served, count) as load:
@@ -321,7 +335,6 @@ def test_an_eviction_that_kafka_refuses_holds_up_no_other_and_nothing_later_is_a
         bad.set(FaultMode.HANG)
         assert guard.wait_for_event("guard.done", 60, means="cut", path=path)["outcome"] in ("done", "pending")
         guard.wait_for_event("guard.done", means="evict", path=path)
-        # Each list with a broker that is not registered would be refused: no such eviction is begun.
         wait_until(lambda: own.status()["needs"]["below_replication_factor"], 30, "lists without the broker")
         assert own.status()["refused"] == []
         screen = said("status")
@@ -335,11 +348,8 @@ def test_an_eviction_that_kafka_refuses_holds_up_no_other_and_nothing_later_is_a
         told = rf"{held[served]} partitions? ha(s|ve) 1 of 2 replicas since \d.*: the guard evicted broker {node}"
         assert re.search(told, screen), screen
 
-        # When Kafka takes such a list, the rest is evicted too.
-        with known_broker(cluster, gone):
-            wait_until(lambda: own.watch.deeds().count("evict") == 2, 60, "the other evictions")
         deeds = own.watch.deeds()
-        assert deeds[:3] == ["report", "cut", "evict"] and set(deeds[3:]) == {"evict"}, deeds
+        assert deeds[:3] == ["report", "cut", "evict"] and set(deeds[3:]) <= {"evict"}, deeds
 
         # Another disk is slow meanwhile, and topics are made there.
         seen = len(guard.events())

@@ -84,11 +84,10 @@ def why_stays(placed: Placed) -> str | None:
 
 def why_no_eviction_follows(observed: Observed, placed: Placed) -> str | None:
     """Return why a directory with this partition is masked and not cut: no eviction could follow, and the leader
-    would take the copy back into the ISR. None: nothing says so. One list with a broker that is not registered is no
-    such reason: masked, the broker would be killed for it, and the list is evicted when Kafka takes it."""
+    would take the copy back into the ISR. None: nothing says so."""
     if len(placed.replicas) == 1:
         return None
-    return why_stays(placed) or why_cordoned(observed, _without_us(observed, placed))
+    return why_stays(placed) or why_list_refused(observed, _without_us(observed, placed))
 
 
 def _without_us(observed: Observed, placed: Placed) -> tuple[int, ...]:
