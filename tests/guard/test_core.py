@@ -233,6 +233,14 @@ def _site(**changes: Any) -> Callable[[Moment], None]:
     return change
 
 
+def _both(*changes: Callable[[Moment], None]) -> Callable[[Moment], None]:
+    def change(one: Moment) -> None:
+        for each in changes:
+            each(one)
+
+    return change
+
+
 def _as(core: GuardCore, site: Site) -> GuardCore:
     """The same core at another site."""
     made = GuardCore(site, core.to_write(NOW_MS, WALL_MS), "g")
@@ -265,7 +273,11 @@ STOPS: Mapping[str, tuple[Callable[[Moment], object], Collection[str]]] = {
         RECORDED,
     ),
     # the budget of the cluster
-    "another broker is first": (_theirs(4, suspected(home(4), offset=OFFSET - 1, seen_ms=LATELY)), RECORDED),
+    "another broker is first": (_theirs(4, suspected(home(4), offset=OFFSET - 1, seen_ms=LATELY)), RECORDED | {"cut"}),
+    "another broker is first, and two may lose a directory": (
+        _both(_site(cut_brokers_max=2), _theirs(4, suspected(home(4), offset=OFFSET - 1, seen_ms=LATELY))),
+        UNEVICTED | {"kill"},  # it alone may evict: each guard tells whole lists
+    ),
     "another broker is later": (_theirs(3, suspected(home(9), offset=OFFSET + 1, seen_ms=LATELY)), set()),
     "another broker lost a directory": (_neighbour(4, lost_ms=LATELY), AT_FIRST | {"kill"}),
     "another broker was fenced": (_neighbour(4, active=False, fenced_ms=LATELY), {"kill"}),
@@ -330,7 +342,12 @@ STOPS: Mapping[str, tuple[Callable[[Moment], object], Collection[str]]] = {
         AT_FIRST | {"cut", "evict"},
     ),
 }
-SETTINGS = ("no broker may lose a directory", "no broker may be fenced", "kjbod.guard.evict=never")
+SETTINGS = (
+    "another broker is first, and two may lose a directory",
+    "no broker may lose a directory",
+    "no broker may be fenced",
+    "kjbod.guard.evict=never",
+)
 OPEN = {
     # The act is not about the last directory, or the moment does not come.
     *((act, "the last directory") for act in ACTS if act not in ("report", "mask")),

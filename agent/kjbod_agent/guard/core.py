@@ -45,7 +45,6 @@ from kjbod_agent.guard import (
     retries,
     slow_steps,
     suspecting,
-    suspects,
 )
 from kjbod_agent.guard.budget import barred, evictions, promotions, restorations
 from kjbod_agent.guard.deciding import Deciding, Known
@@ -402,9 +401,7 @@ class GuardCore:
             return False
         if not evicting:
             return not self._deciding.why_behind(path, self.known, now)
-        observed = now.observed
-        first = suspects.ahead(observed.suspects, observed.neighbours, offset, now.now_ms, losses=False)
-        return not first
+        return not self._deciding.is_after(offset, now)
 
     def _slow_facts(self, path: str, directory_id: str | None, step: Would, now: Situation) -> slow_steps.Facts | None:
         """Return what the steps about the leadership of a directory depend on; None: nothing was moved off it, and

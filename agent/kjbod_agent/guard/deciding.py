@@ -10,7 +10,7 @@ from dataclasses import field, replace
 
 from kjbod.ids import Uuid
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.guard import majority, suspecting
+from kjbod_agent.guard import majority, suspecting, suspects
 from kjbod_agent.guard.budget import (
     ANSWERED_MS,
     EVICT_WITHIN_MS,
@@ -141,6 +141,15 @@ class Deciding:
         offset = self.offset(known, now, self.lost_with(path, known, now))
         return why_behind(now.observed, offset, self.site.cut_brokers_max, CUT_KEY, now.now_ms, fences=False)
 
+    @staticmethod
+    def is_after(offset: int | None, now: Situation) -> bool:
+        """Whether the record of another guard is before this one's, so that only the other guard may evict: each tells
+        whole replica lists. With ``kjbod.guard.cut.max.brokers=1`` nothing that is followed by an eviction begins then.
+        """
+        if offset is None:  # nothing begins without a record
+            return False
+        return bool(suspects.ahead(now.observed.suspects, now.observed.neighbours, offset, now.now_ms, losses=False))
+
     # ---- lists
 
     def evictions(self, path: str, known: Known, now: Situation) -> Evictions:
@@ -157,6 +166,8 @@ class Deciding:
         if not self.site.evict or not now.may_evict:
             return False
         lost = self.lost_with(path, known, now)
+        if self.is_after(self.offset(known, now, lost), now):
+            return False
         there = (one for one in now.observed.partitions.values() if one.directory in lost)
         return not any(why_no_eviction_follows(now.observed, one) for one in there)
 
