@@ -185,7 +185,12 @@ async def test_a_screen_and_metrics_say_what_the_controllers_refuse_what_is_miss
     assert sum(line.endswith("; the guard tries again") for line in lines) == 4
     assert "refused          2 more partitions: kjbod status --json lists all" in lines
     assert any(line.startswith("suspects         the guards of brokers 2, 3 suspect") for line in lines)
-    assert told["needs"] == {"below_replication_factor": 4, "below_min_isr": 2, "without_leader": 1}
+    assert told["needs"] == {
+        "below_replication_factor": 4,
+        "below_min_isr": 2,
+        "without_leader": 1,
+        "in_sync_offline": 0,
+    }
     found = values(render(metrics_of(now)).decode())
     assert found["kjbod_guard_partitions_refused"] == 7
     names = ("below_replication_factor", "below_min_isr", "without_leader")

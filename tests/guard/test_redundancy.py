@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kjbod.ids import Uuid
+from kjbod.ids import UNASSIGNED, Uuid
 from kjbod_agent.guard import redundancy
 from kjbod_agent.guard.journal import Demoted, Evicted, Journal
 from kjbod_agent.guard.observing import Key, Observed, Placed
@@ -80,6 +80,25 @@ def test_people_are_told_what_lacks_the_critical_first_and_since_when() -> None:
         (False, f"2 partitions have 2 of 3 replicas since {AT}: the guard evicted broker 1"),
     ]
     assert lines(Journal(), observed(SOLE)) == [(True, "1 partition is below min.insync.replicas")]
+
+
+@pytest.mark.parametrize(
+    ("one", "is_told"),
+    [
+        (replace(ALL, directory=GONE, leader=2, leads=False), True),
+        (replace(ALL, leader=2, leads=False), False),
+        (replace(ALL, directory=GONE, leader=2, leads=False, isr=(2, 3)), False),
+        (replace(ALL, directory=UNASSIGNED, leader=2, leads=False), False),
+        # The last in sync stays in the ISR: nobody leads.
+        (replace(SOLE, directory=GONE, leader=-1, leads=False), False),
+    ],
+)
+def test_a_replica_that_is_back_in_the_isr_while_kafka_has_its_directory_offline_is_critical(
+    one: Placed, is_told: bool
+) -> None:
+    found = [(critical, line) for critical, line in lines(Journal(), observed(one)) if "in the ISR while" in line]
+    assert [critical for critical, _ in found] == [True] * is_told
+    assert all("1 partition has broker 1 in the ISR while Kafka has the directory offline" in line for _, line in found)
 
 
 def test_a_partition_that_the_controllers_refused_is_shown_with_their_reason() -> None:

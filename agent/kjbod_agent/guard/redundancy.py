@@ -5,12 +5,14 @@ missing. The guard shows it from the first second.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from kjbod.ids import is_reserved
 from kjbod.quick_dataclass import dataclass
 from kjbod.units import moment
 from kjbod_agent.guard.journal import Journal
-from kjbod_agent.guard.observing import Key, Observed
+from kjbod_agent.guard.observing import Key, Observed, Placed
 from kjbod_agent.guard.retries import Refused
 
 REPORT_EVERY_MS: Final = 10_000
@@ -25,11 +27,15 @@ class Needs:
         below_replication_factor: that the guard evicted the broker from, and that it is not back in.
         below_min_isr: whose ISR is smaller than ``min.insync.replicas``.
         without_leader: that have no leader.
+        in_sync_offline: whose leader, another broker, counts the replica here as in sync while Kafka has its directory
+            offline. A leader does not look at directories when it takes a follower back where nobody writes
+            (``Partition.maybeExpandIsr``), and the page cache of a disk that was cut is gone.
     """
 
     below_replication_factor: int
     below_min_isr: int
     without_leader: int
+    in_sync_offline: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ NOTHING_REPORTED: Final = Reported(Needs(0, 0, 0))
 
 
 def is_due(reported: Reported, found: Needs, now_ms: int) -> bool:
-    """Return whether the guard is to report counts now.
+    """Return whether the guard is to report counts of what is missing now.
 
     Args:
         reported: the last report.
@@ -58,7 +64,7 @@ def is_due(reported: Reported, found: Needs, now_ms: int) -> bool:
         now_ms: monotonic time.
     """
     waits = reported.at_ms is not None and now_ms - reported.at_ms < REPORT_EVERY_MS
-    return found != reported.needs and not waits
+    return replace(found, in_sync_offline=0) != replace(reported.needs, in_sync_offline=0) and not waits
 
 
 def evicted(journal: Journal, observed: Observed) -> list[Key]:
@@ -79,7 +85,14 @@ def needs(journal: Journal, observed: Observed, static_min_isr: int) -> Needs:
         wanted = observed.min_insync_replicas(key[0], static_min_isr)
         short += bool(placed.isr) and len(placed.isr) < min(wanted, len(placed.replicas) or wanted)
         leaderless += placed.leader < 0 and bool(placed.replicas)
-    return Needs(len(evicted(journal, observed)), short, leaderless)
+    offline = sum(_is_in_sync_offline(observed, placed) for placed in observed.partitions.values())
+    return Needs(len(evicted(journal, observed)), short, leaderless, offline)
+
+
+def _is_in_sync_offline(observed: Observed, placed: Placed) -> bool:
+    online = () if observed.registration is None else observed.registration.log_dirs
+    is_followed = placed.leader not in (-1, observed.broker_id) and observed.broker_id in placed.isr
+    return is_followed and bool(online) and not is_reserved(placed.directory) and placed.directory not in online
 
 
 def lines(journal: Journal, observed: Observed, lack: Needs) -> list[tuple[bool, str]]:
@@ -90,6 +103,13 @@ def lines(journal: Journal, observed: Observed, lack: Needs) -> list[tuple[bool,
     if lack.below_min_isr:
         verb = "is" if lack.below_min_isr == 1 else "are"
         found.append((True, f"{_partitions(lack.below_min_isr)} {verb} below min.insync.replicas"))
+    if lack.in_sync_offline:
+        what, have = _partitions(lack.in_sync_offline), _have(lack.in_sync_offline)
+        why = "in the ISR while Kafka has the directory offline: it may lack records there"
+        todo = (
+            "keep their leaders running, and take it out of their lists (kafka-reassign-partitions) before it restarts"
+        )
+        found.append((True, f"{what} {have} broker {observed.broker_id} {why}: {todo}"))
     groups: dict[tuple[int, int], list[int]] = {}
     for key in evicted(journal, observed):
         one, there = journal.evicted[key], observed.others.get(key)
