@@ -9,7 +9,7 @@ from typing import Any
 
 from kjbod.metadata.batches import LogRecord, RecordBatch
 from kjbod.metadata.control_records import LeaderChange
-from kjbod.metadata.snapshot import SnapshotId
+from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId
 from kjbod.metadata.tree import java_double
 
 
@@ -47,7 +47,9 @@ def file_lines(path: PurePath) -> Iterator[str]:
     """Lines where a segment or a snapshot begins."""
     yield f"Dumping {path}"
     snapshot = SnapshotId.parse(path.name)
-    if snapshot is not None:
+    if path.name == BOOTSTRAP_CHECKPOINT:
+        yield "KRaft bootstrap snapshot"
+    elif snapshot is not None:
         yield f"Snapshot end offset: {snapshot.end_offset}, epoch: {snapshot.epoch}"
     elif path.stem.isdigit():
         yield f"Log starting offset: {int(path.stem)}"

@@ -47,6 +47,7 @@ class RealCluster(cluster.Cluster):
         dirs: log directories of each.
         disks: which directories are each on a real disk that can be broken; root only.
         properties: further lines of every ``server.properties``.
+        release: whose feature levels the controller begins with; its own where not given.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class RealCluster(cluster.Cluster):
         dirs: int = 3,
         disks: Iterable[Place] = (),
         properties: Properties = NOTHING,
+        release: str | None = None,
     ) -> None:
         self.kit = kit
         self.kind: Kind = kind
@@ -74,11 +76,18 @@ class RealCluster(cluster.Cluster):
                 self.disks[broker, number] = self._stack.enter_context(disk)
             processes = self._stack.enter_context(Processes(base / "logs"))
             kafka = kit if kind == "kafka" else None
-            super().__init__(base, processes, kafka=kafka, properties=properties, heap_mib=_CONTROLLER_HEAP_MIB)
+            super().__init__(
+                base,
+                processes,
+                kafka=kafka,
+                properties=properties,
+                heap_mib=_CONTROLLER_HEAP_MIB,
+                static_quorum=kit.static_quorum,
+            )
             self.log_dirs = {
                 (broker, number): self._log_dir(broker, number) for broker in self.ids for number in range(1, dirs + 1)
             }
-            self._configure(properties)
+            self._configure(properties, release)
         except BaseException:
             self._stack.close()
             raise
@@ -87,9 +96,9 @@ class RealCluster(cluster.Cluster):
         disk = self.disks.get((broker, number))
         return disk.log_dir if disk else self.base / f"broker-{broker}-d{number}"
 
-    def _configure(self, properties: Properties) -> None:
+    def _configure(self, properties: Properties, release: str | None) -> None:
         """Write and format. Kafka's own tool formats brokers and Kafka's controller; ours formats ours."""
-        self.format_controller(by_kafka=self.kind == "kafka")
+        self.format_controller(by_kafka=self.kind == "kafka", release=release)
         copies = min(3, len(self.ids))
         small = _SMALL_BROKER | {
             "offsets.topic.replication.factor": copies,

@@ -48,6 +48,7 @@ from scripts.rig.kafka import (
     broker_properties,
     controller_properties,
     render_properties,
+    voters_property,
 )
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command
 from scripts.rig.rig_error import RigError
@@ -170,6 +171,8 @@ class Cluster:
         name: of the controller's process, file and directory.
         heap_mib: of Kafka's controller.
         jvm: further options of its Java.
+        static_quorum: every node names the controller in ``controller.quorum.voters``: for brokers, and controllers,
+            that know nothing else. By default where Kafka's controller is so old.
 
     Attributes:
         host: of the controller.
@@ -190,6 +193,7 @@ class Cluster:
         name: str = "controller",
         heap_mib: int = HEAP_MIB,
         jvm: Sequence[str] = (),
+        static_quorum: bool | None = None,
     ) -> None:
         self.base = base
         self.processes = processes
@@ -203,6 +207,7 @@ class Cluster:
         self._name = name
         self._heap_mib = heap_mib
         self._jvm = jvm
+        self._static_quorum = kafka is not None and kafka.static_quorum if static_quorum is None else static_quorum
         self._nodes: list[ManagedProcess] = []
         self.configure_controller(properties)
 
@@ -211,7 +216,11 @@ class Cluster:
     def configure_controller(self, properties: Properties = NOTHING) -> None:
         """Write its ``server.properties`` anew; it counts from the next start."""
         text = controller_properties(CONTROLLER_ID, self.port, self.controller_dir)
-        _write(self.controller_config, text, properties)
+        _write(self.controller_config, text, {**self._voters(), **properties})
+
+    def _voters(self) -> Properties:
+        """The line of each node that names the controller, where the quorum is a static one."""
+        return voters_property(CONTROLLER_ID, self.port, self.host) if self._static_quorum else NOTHING
 
     def format_controller(
         self, *, release: str | None = None, by_kafka: bool = False, scram: Sequence[str] = ()
@@ -219,8 +228,10 @@ class Cluster:
         """Make its directory, as a quorum of one; see :func:`format_node`. ``by_kafka``: with Kafka's own tool."""
         if by_kafka:
             assert self.kafka is not None
-            users = [argument for one in scram for argument in ("--add-scram", one)]
-            self.kafka.format(self.controller_config, self.cluster_id, "--standalone", *users)
+            how = [] if self._static_quorum else ["--standalone"]
+            how += ["--release-version", release] if release else []
+            how += [argument for one in scram for argument in ("--add-scram", one)]
+            self.kafka.format(self.controller_config, self.cluster_id, *how)
         else:
             format_node(self.controller_config, self.cluster_id, release=release, scram=scram)
 
@@ -273,7 +284,8 @@ class Cluster:
             port: its own one; drawn where not given.
         """
         path = config or self.base / f"b{node_id}" / "server.properties"
-        _write(path, broker_properties(node_id, port or free_port(), self.port, log_dirs), properties)
+        text = broker_properties(node_id, port or free_port(), self.port, log_dirs)
+        _write(path, text, {**self._voters(), **properties})
         return path
 
     def format_broker(self, config: Path, *, again: bool = False) -> None:

@@ -104,6 +104,11 @@ class ClusterWatch:
         with self._lock:
             return {broker.id for broker in self._image.brokers.values() if not broker.fenced}
 
+    def metadata_version(self) -> int:
+        """The finalized level."""
+        with self._lock:
+            return self._image.metadata_version
+
     def broker_epoch(self, broker: int) -> int:
         """The epoch of a broker's registration; KeyError where it has none."""
         with self._lock:

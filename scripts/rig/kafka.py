@@ -13,6 +13,7 @@ class data archive (AppCDS) is made once per Java and kept beside the jars: a co
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +35,9 @@ from scripts.rig.toolbox import GATEWAY, GATEWAY_ARGUMENTS, Toolbox, gateway_jar
 
 T = TypeVar("T")
 VERSION = "4.3.1"
+"""The version that tests and stories are run with where nobody asks for another."""
+DYNAMIC_QUORUM_SINCE = (3, 9)
+"""KIP-853. Controllers and brokers before it know ``controller.quorum.voters`` alone."""
 
 SERVER = "kafka.Kafka"
 STORAGE = "kafka.tools.StorageTool"
@@ -50,6 +55,13 @@ JMX = "org.apache.kafka.tools.JmxTool"
 LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 DELEGATION_TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
+
+_ELSEWHERE = {
+    DUMP_LOG: "kafka.tools.DumpLogSegments",
+    API_VERSIONS: "kafka.admin.BrokerApiVersionsCommand",
+    CONFIGS: "org.apache.kafka.tools.ConfigCommand",
+}
+"""Other name of a tool, in the releases whose jars do not have it under the first one."""
 
 _LEAVES_NOTHING = frozenset(
     {
@@ -73,6 +85,7 @@ STARTED = "Kafka Server started"
 SIGTERMED = 128 + signal.SIGTERM
 """Exit code of a server that SIGTERM has ended in good order."""
 HEAP_MIB = 384
+_SUMS = Path(__file__).parents[1] / "kafka.d"
 _SHELL_ATTEMPTS_MAX = 5
 _SHELL_TIMEOUT_S = 30.0
 _PAYLOAD = re.compile(r"^\| offset: (\d+) .*? payload: (\{.*\})$")
@@ -85,12 +98,32 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kjbod"
 
 
-class KafkaKit:
-    """Kafka's jars and a Java to run them."""
+def known_versions() -> list[str]:
+    """The versions that ``scripts/kafka`` gets, oldest first."""
+    return sorted(
+        (path.name.removesuffix(".sha256") for path in _SUMS.glob("*.sha256")),
+        key=lambda version: [int(number) for number in version.split(".")],
+    )
 
-    def __init__(self, libs: Path, java: Path) -> None:
+
+def _jars_of(version: str) -> list[str]:
+    """Names of the jars that ``scripts/kafka`` gets of a version."""
+    return [line.split()[1] for line in (_SUMS / f"{version}.sha256").read_text().splitlines()]
+
+
+class KafkaKit:
+    """Kafka's jars and a Java to run them.
+
+    Attributes:
+        libs: directory of the jars.
+        java: the executable.
+        version: of Kafka, such as ``4.3.1``.
+    """
+
+    def __init__(self, libs: Path, java: Path, version: str = VERSION) -> None:
         self.libs = libs
         self.java = java
+        self.version = version
         # An explicit, sorted list: the class data archive is only valid for the very same class path.
         self._class_path = ":".join(sorted(str(jar) for jar in libs.glob("*.jar")))
         self._archives: Sequence[Path] = ()
@@ -98,26 +131,54 @@ class KafkaKit:
         self._toolbox: Toolbox | None = None
 
     @classmethod
-    def find(cls) -> "KafkaKit":
+    def find(cls, version: str = VERSION) -> "KafkaKit":
         """Kafka and Java that ``scripts/kafka`` got, with a class data archive. Raises :class:`RigError` when jars or
         Java lack."""
-        libs = cache_directory() / f"kafka-{VERSION}" / "libs"
+        libs = cache_directory() / f"kafka-{version}" / "libs"
         if not libs.is_dir():
-            raise RigError(f"Apache Kafka {VERSION}: no jars in {libs}: run scripts/kafka")
+            raise RigError(f"Apache Kafka {version}: no jars in {libs}: run scripts/kafka {version}")
+        for jar in _jars_of(version):
+            if not (libs / jar).is_file():
+                raise RigError(f"{libs / jar}: not there: remove {libs}, and run scripts/kafka {version}")
         try:
             java = find_java(os.environ).executable.resolve()
         except FleetError as error:
             raise RigError(
-                f"Apache Kafka {VERSION} needs Java {JAVA_VERSION_MIN} or later: not found"
+                f"Apache Kafka {version} needs Java {JAVA_VERSION_MIN} or later: not found"
                 " (apt-get install default-jre-headless, or scripts/setup)"
             ) from error
-        kit = cls(libs, java)
+        kit = cls(libs, java, version)
         kit._archives = kit._class_data_archives()
         return kit
 
+    @property
+    def release(self) -> tuple[int, int]:
+        """The first two numbers of the version."""
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+    @property
+    def static_quorum(self) -> bool:
+        """Whether its controllers and brokers know ``controller.quorum.voters`` alone."""
+        return self.release < DYNAMIC_QUORUM_SINCE
+
+    def has(self, main_class: str) -> bool:
+        """Whether one of the jars has a class."""
+        name = main_class.replace(".", "/") + ".class"
+        return any(name in names for names in self._class_names)
+
+    @functools.cached_property
+    def _class_names(self) -> Sequence[frozenset[str]]:
+        """Files in each of Kafka's own jars."""
+        found = []
+        for jar in sorted(self.libs.glob(f"kafka*-{self.version}.jar")):
+            with zipfile.ZipFile(jar) as archive:
+                found.append(frozenset(archive.namelist()))
+        return found
+
     def with_options(self, *options: str) -> "KafkaKit":
         """A kit like it, with more for each JVM."""
-        found = KafkaKit(self.libs, self.java)
+        found = KafkaKit(self.libs, self.java, self.version)
         found._archives, found._options = self._archives, (*self._options, *options)
         return found
 
@@ -128,6 +189,8 @@ class KafkaKit:
         archives = [f"-XX:SharedArchiveFile={':'.join(map(str, self._archives))}"] if self._archives else []
         logging = f"-Dlog4j2.configurationFile={self.libs / 'log4j2.properties'}"
         jvm = [str(self.java), f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *archives, *self._options, *options, logging]
+        if main_class in _ELSEWHERE and not self.has(main_class):
+            main_class = _ELSEWHERE[main_class]
         return [*jvm, "-cp", self._class_path, main_class, *arguments]
 
     def run(
@@ -243,8 +306,13 @@ class KafkaKit:
             directory = Path(name)
             broker_port = free_port()
             config = directory / "server.properties"
-            config.write_text(_combined_properties(broker_port, free_port(), directory / "data"))
-            self.format(config, "kjbodClassDataArchive0", "--standalone")
+            controller_port = free_port()
+            text = _combined_properties(broker_port, controller_port, directory / "data")
+            how = ["--standalone"]
+            if self.static_quorum:
+                text, how = text + render_properties(voters_property(1, controller_port)), []
+            config.write_text(text)
+            self.format(config, "kjbodClassDataArchive0", *how)
             fresh = directory / "fresh.jsa"
             server = self.start_server(
                 processes, config, name="server", timeout_s=120, options=[f"-XX:ArchiveClassesAtExit={fresh}"]
@@ -267,6 +335,11 @@ def _locked(path: Path) -> Iterator[None]:
 def render_properties(values: Mapping[str, object]) -> str:
     """Lines of a ``server.properties``."""
     return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def voters_property(node_id: int, port: int, host: str = "127.0.0.1") -> dict[str, object]:
+    """The line of a static quorum of one (:data:`DYNAMIC_QUORUM_SINCE`), for each node of the cluster."""
+    return {"controller.quorum.voters": f"{node_id}@{host}:{port}"}
 
 
 def controller_properties(node_id: int, port: int, log_dir: Path) -> str:

@@ -59,7 +59,8 @@ class GuardedCluster(cluster.Cluster):
         """Class of each partition, as the broker with the bad disk has it."""
         self.ids: dict[tuple[int, int], Uuid] = {}
         """``directory.id`` of each disk, once it is formatted."""
-        self._kit = kit
+        self.kits = dict.fromkeys(BROKERS, kit)
+        """Kafka of each broker."""
         self._ladder = ladder
         self._ports = {broker: free_port() for broker in BROKERS}
 
@@ -91,7 +92,7 @@ class GuardedCluster(cluster.Cluster):
         """Start a broker, without waiting."""
         name = f"broker{broker}"
         self.brokers[broker] = self.launch_broker(
-            self._kit, self.layout.config(name), name=name, heap_mib=_HEAP_MIB
+            self.kits[broker], self.layout.config(name), name=name, heap_mib=_HEAP_MIB
         )  # fmt: skip
 
     def await_serving(self, broker: int, watch: ClusterWatch) -> None:
@@ -99,10 +100,14 @@ class GuardedCluster(cluster.Cluster):
         wait_until_serving(self.brokers[broker], _WAIT_S)
         wait_until(lambda: broker in watch.unfenced(), _WAIT_S, f"broker {broker}, unfenced")
 
+    def open_watch(self) -> ClusterWatch:
+        """An observer of the metadata."""
+        return ClusterWatch(self.port, self.cluster_id)
+
     def open_clients(self) -> Clients:
         """Kafka's own clients, which do nothing yet."""
         self.layout.logs.mkdir(parents=True, exist_ok=True)
-        return Clients(self._kit, list(self._ports.values()), _REQUEST_TIMEOUT_MS, self.layout.log("clients"))
+        return Clients(self.kits[VICTIM], list(self._ports.values()), _REQUEST_TIMEOUT_MS, self.layout.log("clients"))
 
     # ---- the topic
 
@@ -203,7 +208,7 @@ class GuardedCluster(cluster.Cluster):
     def format_new_disk(self) -> list[str]:
         """Kafka's own tool makes ``meta.properties``; its lines."""
         options = ("-t", self.cluster_id, "-c", str(self.layout.config(f"broker{VICTIM}")), "--ignore-formatted")
-        said = self._kit.run(STORAGE, "format", *options).stdout.strip().splitlines()
+        said = self.kits[VICTIM].run(STORAGE, "format", *options).stdout.strip().splitlines()
         self.ids[VICTIM, self.bad] = directory_id(self.bad_dir())
         return [line for line in said if line.startswith("Formatting")]
 

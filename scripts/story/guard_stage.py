@@ -10,7 +10,6 @@ from pathlib import Path
 from kjbod.errors import EXIT_FAILURE
 from kjbod.faults.disks import require_real_disks
 from scripts.rig import namespaces
-from scripts.rig.cluster_watch import ClusterWatch
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes
 from scripts.rig.rig_error import RigError
@@ -59,12 +58,12 @@ def tell_of_guard(out: Path, ladder: str) -> int:
 
 
 def _play(kit: KafkaKit, layout: Layout, tell: Narrator, ladder: str) -> None:
-    with _stage(layout) as (disks, processes):
+    with stage(layout) as (disks, processes):
         tell.step(f"Three Kafka brokers with {DISKS_PER_BROKER} disks each, and Kafka's controller")
         tell.say(f"in {layout.work}, which goes away at the end; paths below are relative to it")
         tell.hide(f"{layout.work}/")
         cluster = GuardedCluster(layout, disks, processes, kit, ladder)
-        with _started(cluster, tell) as story:
+        with started(cluster, tell) as story:
             tell.step(f"Kafka alone: the disk hangs for {HANG_S} s")
             story.hang_alone()
             tell.step("A guard beside each broker")
@@ -80,12 +79,12 @@ def _play(kit: KafkaKit, layout: Layout, tell: Narrator, ladder: str) -> None:
 
 
 @contextlib.contextmanager
-def _started(cluster: GuardedCluster, tell: Narrator) -> Iterator[GuardStory]:
+def started(cluster: GuardedCluster, tell: Narrator) -> Iterator[GuardStory]:
     """The cluster, serving its clients."""
     with contextlib.ExitStack() as stack:
         cluster.format_controller(by_kafka=True)
         cluster.start_controller(_START_S)
-        watch = stack.enter_context(contextlib.closing(ClusterWatch(cluster.port, cluster.cluster_id)))
+        watch = stack.enter_context(contextlib.closing(cluster.open_watch()))
         cluster.configure()
         for broker in BROKERS:
             cluster.launch(broker)
@@ -98,7 +97,7 @@ def _started(cluster: GuardedCluster, tell: Narrator) -> Iterator[GuardStory]:
 
 
 @contextlib.contextmanager
-def _stage(layout: Layout) -> Iterator[tuple[dict[tuple[int, int], KillableDisk], Processes]]:
+def stage(layout: Layout) -> Iterator[tuple[dict[tuple[int, int], KillableDisk], Processes]]:
     """Disks and processes. At the end the disks answer first: nobody who waits for one ends before."""
     for old in ("reports", "logs", "fleet"):
         shutil.rmtree(layout.out / old, ignore_errors=True)

@@ -53,7 +53,8 @@ class GuardStory(Claiming):
         cluster.place(self.watch)
         self._claim(
             self.watch.unfenced() == set(BROKERS),
-            f"{len(BROKERS)} unmodified Apache Kafka 4.3.1 brokers serve, {len(cluster.disks)} disks in all",
+            f"{len(BROKERS)} unmodified Apache Kafka {cluster.kits[VICTIM].version} brokers serve, "
+            f"{len(cluster.disks)} disks in all",
         )
         self._claim(
             self.watch.in_sync(cluster.topic, len(BROKERS)) == PARTITIONS,
@@ -91,7 +92,7 @@ class GuardStory(Claiming):
         self._claim(bool(standing), f"{' and '.join(standing) or 'nothing'} takes no record while the disk hangs")
         self.cluster.disks[VICTIM, self.cluster.bad].mend()
         mended_s = time.time()
-        self._await_writes(mended_s * 1000)
+        self.await_writes(mended_s * 1000)
         self._wait(self._all_in_sync, _SETTLE_S, "all replicas to be in sync")
         took_s = time.time() - mended_s
         self.tell.claim(f"the disk answers again: {took_s:.1f} s later all is written, and all replicas are in sync")
@@ -108,7 +109,7 @@ class GuardStory(Claiming):
             all(guard.running for guard in self.cluster.guards.values()),
             "each guard has found its broker, and follows the metadata; nothing in Kafka was changed or restarted",
         )
-        self._await_writes(now_ms() + _CALM_S * 1000)
+        self.await_writes(now_ms() + _CALM_S * 1000)
 
     def hang_guarded(self) -> None:
         """Another hang of the same disk, in the same phase of the broker's checkpoint."""
@@ -205,11 +206,37 @@ class GuardStory(Claiming):
                 f"Kafka alone was watched for {HANG_S} s; when a disk hangs on, what the broker leads on its other "
                 "disks stands, too, within a minute"
             )
+        self.check_records()
+
+    def fail(self) -> None:
+        """Another disk of the broker answers EIO: Kafka notices, and goes on without it."""
+        cluster = self.cluster
+        other = next(number for of, number in cluster.disks if of == VICTIM and number != cluster.bad)
+        fault_s = cluster.disks[VICTIM, other].kill()
+        self.tell.event(None, f"broker {VICTIM}", f"disk {other} answers EIO from now on")
+        known = cluster.ids[VICTIM, other]
+        self._wait(
+            lambda: self.watch.recorded_offline(VICTIM, known, fault_s) is not None,
+            _SETTLE_S,
+            "the failed disk to be recorded",
+        )
+        self.await_writes(now_ms())
+        self._claim(
+            cluster.brokers[VICTIM].running and self.watch.registered_dir(VICTIM, cluster.bad_id),
+            f"broker {VICTIM} goes on without this disk, and every partition is written",
+        )
+
+    def check_records(self) -> None:
+        """Whether everything acknowledged is there; the clients end."""
         self.clients.stop()
         acknowledged, lost = self.clients.verify()
         self._claim(lost == 0, f"of {acknowledged} acknowledged records none is lost", f"{lost} are")
 
     # ---- helpers
+
+    def await_whole(self) -> None:
+        """Wait until all replicas are in sync."""
+        self._wait(self._all_in_sync, _SETTLE_S, "all replicas to be in sync")
 
     def _all_in_sync(self) -> bool:
         return self.watch.in_sync(self.cluster.topic, len(BROKERS)) == PARTITIONS
@@ -246,7 +273,7 @@ class GuardStory(Claiming):
             watched_ms=end_ms - fault_s * 1000,
         )
 
-    def _await_writes(self, since_ms: float) -> None:
+    def await_writes(self, since_ms: float) -> None:
         """Until each partition has acknowledged a record since then."""
         self._wait(
             lambda: all(seen and seen[-1] > since_ms for seen in self.clients.acks.values()),

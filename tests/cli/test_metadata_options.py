@@ -27,13 +27,14 @@ def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("kafka_kit")
-@pytest.mark.parametrize("which", ["segment", "snapshot", "rich"])
+@pytest.mark.parametrize("which", ["segment", "snapshot", "rich", "bootstrap"])
 @pytest.mark.parametrize("options", [[], ["--skip-record-metadata"]], ids=["all", "payloads"])
 def test_the_text_of_a_dump_is_that_of_kafka_dump_log(
     tmp_path: Path, kafka_kit: KafkaKit, capsys: pytest.CaptureFixture[str], which: str, options: list[str]
 ) -> None:
-    file = {"segment": SEGMENT, "snapshot": SNAPSHOT, "rich": tmp_path / SNAPSHOT.name}[which]
-    if which == "rich":
+    made = {"rich": tmp_path / SNAPSHOT.name, "bootstrap": tmp_path / "bootstrap.checkpoint"}
+    file = {"segment": SEGMENT, "snapshot": SNAPSHOT, **made}[which]
+    if which in made:
         file.write_bytes(rich_checkpoint())
     theirs = kafka_kit.run(DUMP_LOG, "--cluster-metadata-decoder", *options, "--files", str(file)).stdout
     code, ours, _ = run(capsys, "dump", "--text", "--secrets", *options, "-s", str(file))
