@@ -347,6 +347,26 @@ async def test_it_kills_the_holder_of_the_lock_and_nobody_else(
     assert outcome(await link.kill()) is Outcome.DONE
 
 
+@pytest.mark.parametrize("fstype", [None, "ext4", "xfs", "btrfs"])
+async def test_a_broker_whose_lock_is_another_file_after_a_clean_stop_is_known(
+    fstype: str | None, tmp_path: Path, real_disk: Make, open_hand: Open, run: Callable[..., Process]
+) -> None:
+    directory = tmp_path if fstype is None else real_disk(fstype=fstype, log_dir="kafka").log_dir
+    (other := tmp_path / "other").mkdir()
+    first = run(HOLDER, directory)
+    link = await open_hand(other, directory, broker=first.identity)
+    for _ in range(2):
+        assert outcome(await link.kill()) is Outcome.DONE
+        first.end()
+        (directory / ".lock").rename(directory / f"before-{first.process.pid}")  # its inode is not free
+        first = run(HOLDER, directory)
+        assert outcome(await link.hold(*first.identity)) is Outcome.DONE
+    foreign = run("import time\nprint(1, flush=True)\ntime.sleep(1000)")
+    assert outcome(await link.kill()) is Outcome.DONE
+    first.end()
+    assert "does not hold .lock" in refusal(await link.hold(*foreign.identity))
+
+
 async def test_a_broker_that_runs_is_not_exchanged_for_another(
     tmp_path: Path, open_hand: Open, run: Callable[..., Process]
 ) -> None:

@@ -99,21 +99,30 @@ def lock_holders() -> dict[tuple[str, int], int]:
 
 
 def require_holder(broker: Broker, directories: Iterable[Directory]) -> None:
-    """Refuse a process that does not hold ``.lock`` of a directory that was frozen. It may hang where there was none
-    yet."""
-    holders = lock_holders()
-    for one in directories:
-        if one.reason is not None or one.masked:
-            continue
-        found = one.lock_inode
-        with contextlib.suppress(OSError):
-            found = found or os.stat(".lock", dir_fd=one.fd).st_ino
-        for (device, inode), pid in holders.items():
-            if pid != broker.pid or inode != found:
-                continue
-            if device == one.device or (one.fstype in BY_INODE and has_lock_open(broker, one)):
-                return
+    """Refuse a process that does not hold ``.lock`` of a directory that was frozen.
+
+    Kafka from 3.9 on removes the file at a clean stop and makes another one at its start. Where it is not the file that
+    was frozen, the directory is asked, which may hang: of a disk on which the process holds a lock.
+    """
+    held = [key for key, pid in lock_holders().items() if pid == broker.pid]
+    frozen = [one for one in directories if one.reason is None and not one.masked]
+    if any(_holds(broker, one, one.lock_inode, held) for one in frozen):
+        return
+    for one in frozen:
+        if one.fstype in BY_INODE or any(device == one.device for device, _ in held):
+            with contextlib.suppress(OSError):
+                if _holds(broker, one, os.stat(".lock", dir_fd=one.fd).st_ino, held):
+                    return
     raise Refused(f"process {broker.pid} does not hold .lock of a log directory")
+
+
+def _holds(broker: Broker, directory: Directory, lock_inode: int, held: Iterable[tuple[str, int]]) -> bool:
+    """Whether a lock that the process holds is on this file of the directory."""
+    return any(
+        inode == lock_inode
+        and (device == directory.device or (directory.fstype in BY_INODE and has_lock_open(broker, directory)))
+        for device, inode in held
+    )
 
 
 def has_lock_open(broker: Broker, directory: Directory) -> bool:
