@@ -1,4 +1,4 @@
-"""One cell: ``python -m scripts.matrix.cell ROW VERSION DIRECTORY``, in namespaces of its own."""
+"""Cell of the matrix: ``python -m scripts.matrix.cell ROW VERSION DIRECTORY``, in namespaces of its own."""
 
 import logging
 import sys
