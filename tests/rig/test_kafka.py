@@ -18,13 +18,15 @@ ROOT = Path(__file__).parents[2]
 
 def test_without_jars_one_line_names_the_script_that_gets_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KJBOD_CACHE", str(tmp_path))
-    with pytest.raises(RigError, match=r"^Apache Kafka 4\.3\.1: no jars in .*: run scripts/kafka$"):
+    with pytest.raises(RigError, match=r"^Apache Kafka 4\.3\.1: no jars in .*: run scripts/kafka 4\.3\.1$"):
         KafkaKit.find()
 
 
 @pytest.mark.usefixtures("world")
 def test_without_java_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "kafka-4.3.1" / "libs").mkdir(parents=True)
+    (libs := tmp_path / "kafka-4.3.1" / "libs").mkdir(parents=True)
+    for line in (ROOT / "scripts" / "kafka.d" / "4.3.1.sha256").read_text().splitlines():
+        (libs / line.split()[1]).touch()
     monkeypatch.setenv("KJBOD_CACHE", str(tmp_path))
     monkeypatch.setenv("KJBOD_JAVA_HOME", str(tmp_path))
     with pytest.raises(
