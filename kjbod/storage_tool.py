@@ -1,4 +1,4 @@
-"""``kafka-storage`` 4.3.1: format log directories and tell what is in them.
+"""``kafka-storage`` of 4.4.0, below level 4.4 that of 4.3.1: format log directories and tell what is in them.
 
 Sub-commands, flags, standard output and exit codes are the original's (``tools.StorageTool``,
 ``metadata.storage.Formatter``); what one formats the other accepts. Differences, all on purpose:
@@ -54,7 +54,7 @@ from kjbod.scram import parse_scram
 
 BOOTSTRAP_CHECKPOINT_NAME = "bootstrap.checkpoint"
 METADATA_PARTITION_NAME = f"{METADATA_TOPIC_NAME}-0"
-VOTERS_CHECKPOINT_NAME = f"{0:020}-{0:010}.checkpoint"
+FIRST_SNAPSHOT_NAME = f"{0:020}-{0:010}.checkpoint"
 META_PROPERTIES_BYTES_MAX = 64 * 1024
 KNOWN_DIRECTORIES_BYTES_MAX = 16 * 1024 * 1024
 SILENT_S = 3.0
@@ -301,6 +301,7 @@ class FormatPlan:
     voters: dict[int, DynamicVoter]
     metadata_log_dir: str
     controller_listener: str
+    is_controller: bool = True
     bootstrap: bool = True
     """Whether ``records`` are written. A broker starts without them, and does not start where they name a level that it
     does not know: without a release that was asked for, the broker may be any since 3.7."""
@@ -313,14 +314,22 @@ class FormatPlan:
             return "metadata directory"
         return "dynamic metadata voter directory" if self.meta.node_id in self.voters else "dynamic metadata directory"
 
+    @property
+    def in_snapshot(self) -> bool:
+        """Whether the first records go into the 0-0 snapshot of a controller, and nowhere else. Those who run such a
+        level read them there; the brokers among them need none."""
+        return self.release >= versions.BOOTSTRAP_IN_SNAPSHOT
+
     def named_directory_id(self, directory: str) -> Uuid | None:
         """The id that the voters give to this directory; None for all but a voter's metadata directory."""
         if directory != self.metadata_log_dir or self.meta.node_id not in self.voters:
             return None
         return self.voters[self.meta.node_id].directory_id
 
-    def voter_set(self) -> KRaftVoters:
-        """The voters as the control record of the first snapshot."""
+    def voter_set(self) -> KRaftVoters | None:
+        """The voters as the control record of the first snapshot; None where no flag named one."""
+        if not self.voters:
+            return None
         return KRaftVoters(
             voters=tuple(
                 Voter(
@@ -372,6 +381,7 @@ def plan_format(config: Config, options: FormatOptions, rng: random.Random) -> F
         voters=voters,
         metadata_log_dir=config.metadata_log_dir,
         controller_listener=config.controller_listener_names[0],
+        is_controller=is_controller,
         bootstrap=is_controller or bool(options.release_version or options.features or options.scram),
     )
 
@@ -542,16 +552,17 @@ def _format_one(plan: FormatPlan, directory: str, directory_id: Uuid, clock: Clo
     now_ms = clock.wall_ms()
     try:
         make_directories(root)
-        if plan.bootstrap:
+        if plan.bootstrap and not plan.in_snapshot:
             bootstrap = root / BOOTSTRAP_CHECKPOINT_NAME
             write_checkpoint(bootstrap, header_timestamp_ms=0, kraft=None, records=plan.records, timestamp_ms=now_ms)
-        if directory == plan.metadata_log_dir and plan.voters:
+        if directory == plan.metadata_log_dir and (plan.voters or (plan.is_controller and plan.in_snapshot)):
             partition = root / METADATA_PARTITION_NAME
             partition.mkdir(exist_ok=True)
             fsync_directory(root)
-            kraft = (plan.kraft_version, plan.voter_set())
-            path = partition / VOTERS_CHECKPOINT_NAME
-            write_checkpoint(path, header_timestamp_ms=now_ms, kraft=kraft, records=(), timestamp_ms=now_ms)
+            kraft = (plan.kraft_version, plan.voter_set()) if plan.kraft_version else None
+            records = plan.records if plan.in_snapshot else ()
+            path = partition / FIRST_SNAPSHOT_NAME
+            write_checkpoint(path, header_timestamp_ms=now_ms, kraft=kraft, records=records, timestamp_ms=now_ms)
     except OSError as error:
         raise _write_error(directory, error) from None
     except KjbodError as error:

@@ -71,6 +71,8 @@ from kjbod.wire.admin_messages import (
     ExpireDelegationTokenRequest,
     ListConfigResourcesRequest,
     RenewDelegationTokenRequest,
+    UnregisterControllerRequest,
+    UnregisterControllerResponse,
     UpdateFeaturesRequest,
 )
 from kjbod.wire.error_codes import ErrorCode
@@ -507,6 +509,15 @@ class Controller:
             return Result(answer=ControllerRegistrationResponse(error_code=error.code, error_message=error.message))
         return Result(answer=ControllerRegistrationResponse(), records=(record,))
 
+    def _unregister_controller(self, request: UnregisterControllerRequest, context: Context, now_ms: int) -> Result:
+        draft = self._draft()
+        try:
+            draft.add(self.cluster.unregister_controller(request.controller_id))
+        except ApiError as error:
+            return draft.result(UnregisterControllerResponse(error_code=error.code, error_message=error.message))
+        draft.note("controller.unregistered", controller_id=request.controller_id)
+        return draft.result(UnregisterControllerResponse())
+
     def _create_topics(self, request: CreateTopicsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
         charge = self._charge(context, STRICT_SINCE_CREATE_TOPICS, now_ms)
@@ -565,7 +576,7 @@ class Controller:
 
     def _alter_quotas(self, request: AlterClientQuotasRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
-        return draft.result(quotas.alter_quotas(draft, self.image, request, self.settings.rules))
+        return draft.result(quotas.alter_quotas(draft, self.image, request))
 
     def _alter_credentials(self, request: AlterUserScramCredentialsRequest, context: Context, now_ms: int) -> Result:
         draft = self._draft()
@@ -655,6 +666,7 @@ HANDLERS: Mapping[type[Any], _Handler] = {
     ElectLeadersRequest: Controller._elect_leaders,
     UnregisterBrokerRequest: Controller._unregister,
     ControllerRegistrationRequest: Controller._register_controller,
+    UnregisterControllerRequest: Controller._unregister_controller,
     CreateTopicsRequest: Controller._create_topics,
     DeleteTopicsRequest: Controller._delete_topics,
     CreatePartitionsRequest: Controller._create_partitions,

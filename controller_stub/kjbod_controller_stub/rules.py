@@ -1,4 +1,4 @@
-"""Differences between KIP-858's text and shipped Kafka 4.3.1, as one table (``kjbod.controller.rules``).
+"""Differences between KIP-858's text and shipped Kafka 4.4.0, as one table (``kjbod.controller.rules``).
 
 ``kip-858`` (default) follows the KIP wherever a shipped broker cannot be harmed by it, and repairs defects of the
 shipped controller that were measured on it. ``kafka`` answers and writes as shipped Kafka does. Each field is one
@@ -134,8 +134,9 @@ class Rules:
     """DescribeCluster is answered for brokers too, and at every metadata.version, so that clients may start at the
     controller. Kafka's says MISMATCHED_ENDPOINT_TYPE, and UNSUPPORTED_VERSION below 3.7-IV0."""
 
-    refuses_nan_quotas: bool
-    """A client quota that is not a number is refused; Kafka stores it."""
+    keeps_cordoned_members: bool
+    """A reassignment may keep a replica on a broker whose log directories are all cordoned: only newcomers are refused
+    there. Kafka 4.4 refuses each list that names such a broker, also one that takes another replica out."""
 
     bounds_throttle_time: bool
     """A wait for a controller mutation quota that is longer than an answer can say, 24 days, is said as these. Kafka
@@ -178,7 +179,7 @@ KIP_858 = Rules(
     counts_replicas_of_first=True,
     names_losses=True,
     describes_brokers=True,
-    refuses_nan_quotas=True,
+    keeps_cordoned_members=True,
     bounds_throttle_time=True,
     refuses_acls_one_by_one=True,
     sees_own_changes=True,
@@ -212,7 +213,7 @@ KAFKA = Rules(
     counts_replicas_of_first=False,
     names_losses=False,
     describes_brokers=False,
-    refuses_nan_quotas=False,
+    keeps_cordoned_members=False,
     bounds_throttle_time=False,
     refuses_acls_one_by_one=False,
     sees_own_changes=False,

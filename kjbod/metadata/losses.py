@@ -28,6 +28,8 @@ def eligible_replicas(image: MetadataImage) -> int:
 
 def _held(image: MetadataImage) -> Iterator[tuple[int, str]]:
     """Things that there are, each with the first metadata.version that can hold it."""
+    if networks := sum("/" in entry.host for entry in image.acls.values()):
+        yield versions.CIDR_ACLS, f"{_of(networks, 'ACL')} for networks"
     cordoned = sum(bool(broker.cordoned_log_dirs) for broker in image.brokers.values())
     if cordoned:
         yield versions.CORDONED_LOG_DIRS, f"the cordoned log directories of {_of(cordoned, 'broker')}"

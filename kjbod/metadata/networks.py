@@ -5,12 +5,14 @@ created. A text that is no network matches no host. Address bits behind the pref
 """
 
 import re
-from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPV4LENGTH, IPV6LENGTH, AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
 _V4: Final = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})")
 _V4_PREFIX: Final = re.compile(r"[0-9]{1,2}")
 _V6_PREFIX: Final = re.compile(r"\+?[0-9]{1,9}")
+_V6_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
+_OCTET_MAX: Final = 255
 
 
 def is_in_network(host: str, network: str) -> bool:
@@ -38,12 +40,32 @@ def parse_network(text: str) -> IPv4Network | IPv6Network | None:
     return IPv6Network((address, int(prefix)), strict=False)
 
 
+def trouble_with_network(text: str) -> str | None:
+    """Return the reason why a text with a slash is no network, in the words of Kafka's ``SubnetUtils``; None: it is
+    one."""
+    if parse_network(text) is not None:
+        return None
+    head, _, prefix = text.partition("/")
+    if ":" in text:
+        if _V6_NUMBER.fullmatch(prefix) is None:
+            return f"Could not parse [{text}] - invalid prefix length"
+        if not 0 <= int(prefix) <= IPV6LENGTH:
+            return f"Could not parse [{text}] - prefix length must be between 0 and {IPV6LENGTH}"
+        return f"Could not parse [{head}]"
+    if (octets := _V4.fullmatch(head)) is None or _V4_PREFIX.fullmatch(prefix) is None:
+        return f"Could not parse [{text}]"
+    wrong = next((octet for octet in map(int, octets.groups()) if octet > _OCTET_MAX), None)
+    if wrong is not None:
+        return f"Value [{wrong}] not in range [0,{_OCTET_MAX}]"
+    return f"Value [{int(prefix)}] not in range [0,{IPV4LENGTH}]"
+
+
 def _address(text: str) -> IPv4Address | IPv6Address | None:
     """Return an address as Java reads it: leading zeros are decimal, a scope id is ignored, and an IPv4 address that is
     written as an IPv6 one is neither."""
     if (octets := _V4.fullmatch(text)) is not None:
         numbers = [int(octet) for octet in octets.groups()]
-        return IPv4Address(bytes(numbers)) if max(numbers) <= 255 else None
+        return IPv4Address(bytes(numbers)) if max(numbers) <= _OCTET_MAX else None
     try:
         address = IPv6Address(text.partition("%")[0])
     except AddressValueError:

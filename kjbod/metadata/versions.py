@@ -46,14 +46,17 @@ CONTROLLER_REGISTRATION = 15
 """3.7-IV0 (KIP-919): RegisterControllerRecord."""
 NO_OP = 5
 """3.3-IV1: NoOpRecord."""
+BOOTSTRAP_IN_SNAPSHOT = 31
+"""4.4-IV0: a Kafka that runs it takes the first records from the 0-0 snapshot. Older ones want bootstrap.checkpoint."""
 CIDR_ACLS = 32
 """4.4-IV1 (KIP-1276): the host of an ACL may be a network."""
 CONTROLLER_UNREGISTRATION = 33
 """4.4-IV2 (KIP-1312): UnregisterControllerRecord."""
-LATEST = 30
+LATEST = 33
 """The newest level that kjbod writes and offers: in a registration, by its controller, when it formats."""
 UNDERSTOOD = 33
-"""The newest level whose records kjbod reads in full. Above it an observer goes on as :mod:`.newer` says."""
+"""The newest level whose records kjbod reads in full. Above it an observer goes on as :mod:`.newer` says. It may be
+newer than :data:`LATEST`: a level can be read before the controller has all that it brings."""
 
 CHANGED_METADATA = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30, 32, 33})
 """The levels that brought new records or fields (``MetadataVersion.didMetadataChange``): a downgrade from one of them
@@ -75,13 +78,13 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
         TRANSACTION_VERSION: (0, 2),
         GROUP_VERSION: (0, 1),
         ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
-        SHARE_VERSION: (0, 1),
+        SHARE_VERSION: (0, 2),
         STREAMS_VERSION: (0, 1),
     }
 )
-"""The levels, first and last, that kjbod writes and its controller offers: those of Kafka 4.3.1."""
+"""The levels, first and last, that kjbod writes and its controller offers: those of Kafka 4.4.0."""
 UNDERSTOOD_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {**SUPPORTED_FEATURES, METADATA_VERSION: (MINIMUM, UNDERSTOOD), SHARE_VERSION: (0, 2)}
+    {**SUPPORTED_FEATURES, METADATA_VERSION: (MINIMUM, UNDERSTOOD)}
 )
 """The levels, first and last, that kjbod understands: those of Kafka 4.4.0. An agent's registration lists them."""
 

@@ -1168,6 +1168,27 @@ class DescribeTopicPartitionsRequest(RequestBody[DescribeTopicPartitionsResponse
     cursor: DescribeTopicPartitionsCursor | None = None
 
 
+# ---------------------------------------------------------------- UnregisterController (94)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterControllerResponse(ResponseBody):
+    """The outcome; the message of a success is empty, not null."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.UNREGISTER_CONTROLLER
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterControllerRequest(RequestBody[UnregisterControllerResponse]):
+    """Removes the registration of a controller that is gone for good (KIP-1312)."""
+
+    API_KEY: ClassVar[ApiKey] = ApiKey.UNREGISTER_CONTROLLER
+    controller_id: int
+
+
 # ---------------------------------------------------------------- registry
 
 
@@ -1198,6 +1219,7 @@ API.update(
             (AddRaftVoterRequest, AddRaftVoterResponse, 0, 1),
             (RemoveRaftVoterRequest, RemoveRaftVoterResponse, 0, 0),
             (UpdateRaftVoterRequest, UpdateRaftVoterResponse, 0, 0),
+            (UnregisterControllerRequest, UnregisterControllerResponse, 0, 0),
         )
     )
 )

@@ -54,6 +54,10 @@ _ASKED_FROM: Mapping[ApiKey, int] = {ApiKey.SASL_HANDSHAKE: 1}
 _TOKEN_LENGTH = struct.Struct(">i")
 _VERSION_WITH_SOFTWARE_NAME = 3
 _VERSION_WITH_ZERO_MINIMA = 4
+_HELLO_VERSION = 4
+"""Version 5 names the cluster and the node that a client means, and kjbod's does not say that. A server before 4.4
+refuses it, and would be asked twice."""
+_NO_NODE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +148,10 @@ class ClientConnection:
     # -- negotiation
 
     def hello(self, version: int | None = None) -> tuple[int, bytes]:
-        """The request that opens the connection, in the highest version that kjbod has."""
+        """The request that opens the connection, in the newest version that has something for kjbod's client."""
         name, software_version = self._software
         message = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
-        return self.send(message, API[ApiKey.API_VERSIONS].max_version if version is None else version)
+        return self.send(message, _HELLO_VERSION if version is None else version)
 
     def negotiated(self, answer: ApiVersionsResponse) -> int | None:
         """Takes what the server said. None when that settles it, else the version in which to ask again.
@@ -290,15 +294,28 @@ class ServerConnection:
 
 
 def api_versions_response(
-    request: Request, apis: VersionRanges, features: Features | None = None
+    request: Request,
+    apis: VersionRanges,
+    features: Features | None = None,
+    *,
+    broker: tuple[str, int] | None = None,
 ) -> ApiVersionsResponse:
     """Answer to ``request`` of a server that offers ``apis``, as Kafka gives it: a client whose software name is not
-    one gets INVALID_REQUEST (KIP-511), one below version 4 does not see features with minimum 0 (KAFKA-17011)."""
+    one gets INVALID_REQUEST (KIP-511), one below version 4 does not see features with minimum 0 (KAFKA-17011).
+
+    Args:
+        broker: cluster id and node id of a broker that answers. A client that means another one gets
+            REBOOTSTRAP_REQUIRED (KIP-1242). A controller does not look, and gives None.
+    """
     message = request.message
     assert isinstance(message, ApiVersionsRequest)
     texts = (message.client_software_name, message.client_software_version)
     if request.version >= _VERSION_WITH_SOFTWARE_NAME and not all(map(_SOFTWARE_NAME.fullmatch, texts)):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if (message.cluster_id is None) != (message.node_id == _NO_NODE):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if broker is not None and message.cluster_id is not None and (message.cluster_id, message.node_id) != broker:
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     features = features or Features()
     return ApiVersionsResponse(
         api_keys=tuple(

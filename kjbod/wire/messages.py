@@ -72,6 +72,7 @@ class ApiKey(IntEnum):
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
     UPDATE_RAFT_VOTER = 82
+    UNREGISTER_CONTROLLER = 94
 
 
 class ResponseBody:
@@ -142,6 +143,9 @@ class ApiVersionsRequest(RequestBody[ApiVersionsResponse]):
     API_KEY: ClassVar[ApiKey] = ApiKey.API_VERSIONS
     client_software_name: str = ignorable("")
     client_software_version: str = ignorable("")
+    cluster_id: str | None = ignorable(None)
+    """The cluster that the client means, with ``node_id``. From version 5 (KIP-1242)."""
+    node_id: int = ignorable(-1)
 
 
 # ---------------------------------------------------------------- SaslHandshake (17)
@@ -1382,7 +1386,7 @@ API: dict[ApiKey, ApiSpec] = api_specs(
         (FetchRequest, FetchResponse, 4, 18),
         (MetadataRequest, MetadataResponse, 0, 13),
         (SaslHandshakeRequest, SaslHandshakeResponse, 0, 1),
-        (ApiVersionsRequest, ApiVersionsResponse, 0, 4),
+        (ApiVersionsRequest, ApiVersionsResponse, 0, 5),
         (CreateTopicsRequest, CreateTopicsResponse, 2, 7),
         (DeleteTopicsRequest, DeleteTopicsResponse, 1, 6),
         (DescribeConfigsRequest, DescribeConfigsResponse, 1, 4),

@@ -41,6 +41,7 @@ from kjbod.wire.messages import (
 )
 from scripts.rig.kafka import (
     HEAP_MIB,
+    RELEASE,
     SERVER,
     SIGTERMED,
     STARTED,
@@ -83,14 +84,18 @@ def format_node(
         config: its ``server.properties``.
         cluster_id: of the cluster that it belongs to.
         again: skip directories that are formatted (``--ignore-formatted``).
-        release: whose feature levels to begin with (``--release-version``).
+        release: whose feature levels to begin with (``--release-version``); a controller's default is
+            :data:`scripts.rig.kafka.RELEASE`.
         scram: credentials to begin with (``--add-scram``).
 
     Raises:
         KjbodError: as the command would say it.
     """
     loaded = load_config(config)
-    standalone = "controller" in loaded.process_roles and not loaded.controller_quorum_voters
+    is_controller = "controller" in loaded.process_roles
+    standalone = is_controller and not loaded.controller_quorum_voters
+    if is_controller and release is None:
+        release = RELEASE
     options = FormatOptions(
         cluster_id=cluster_id, ignore_formatted=again, release_version=release, standalone=standalone, scram=scram
     )

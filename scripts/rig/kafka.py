@@ -36,6 +36,9 @@ from scripts.rig.toolbox import GATEWAY, GATEWAY_ARGUMENTS, Toolbox, gateway_jar
 T = TypeVar("T")
 VERSION = "4.3.1"
 """The version that tests and stories are run with where nobody asks for another."""
+RELEASE = "4.3"
+"""The level that the rig gives to kjbod's controllers, those of :data:`VERSION`: a real broker of that version does not
+join a cluster at a newer one, and the rig does not know which brokers will come."""
 DYNAMIC_QUORUM_SINCE = (3, 9)
 """KIP-853. Controllers and brokers before it know ``controller.quorum.voters`` alone."""
 

@@ -6,6 +6,7 @@ import subprocess
 from kjbod.ids import Uuid
 from scripts.rig import cluster
 from scripts.rig.cluster import directory_id
+from scripts.rig.kafka import RELEASE
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command
 from scripts.story.disks import Disk
 from scripts.story.layout import BROKERS, Layout, broker_properties
@@ -32,7 +33,8 @@ class Cluster(cluster.Cluster):
     def format(self) -> dict[str, int]:
         """``kjbod format`` for the controller and every broker, side by side; how many directories each formatted."""
         nodes = ["controller", *(f"broker{broker}" for broker in BROKERS)]
-        commands = [self._format_command(node, *(["--standalone"] if node == "controller" else [])) for node in nodes]
+        own = ("--standalone", "--release-version", RELEASE)  # Kafka's controller may be started on it
+        commands = [self._format_command(node, *(own if node == "controller" else ())) for node in nodes]
         running = [
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
         ]

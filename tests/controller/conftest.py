@@ -20,6 +20,8 @@ from kjbod.config import load_config
 from kjbod.config.keys import Config
 from kjbod.ids import Uuid
 from kjbod.meta_properties import META_PROPERTIES_NAME, MetaProperties, render_meta_properties
+from kjbod.metadata.checkpoint_files import write_checkpoint
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.world import CLUSTER_ID, NODE_ID
 from tests.depth import at
@@ -41,7 +43,10 @@ class Site:
     def format(
         self, *, node_id: int = NODE_ID, cluster_id: str | None = CLUSTER_ID, directory_id: Uuid = DIRECTORY_ID
     ) -> None:
-        self.log_dir.mkdir(exist_ok=True)
+        log = self.log_dir / "__cluster_metadata-0"
+        log.mkdir(parents=True, exist_ok=True)
+        now_ms = SystemClock().wall_ms()  # metadata.max.retention.ms counts from here
+        write_checkpoint(log / SnapshotId(0, 0).file_name, header_timestamp_ms=now_ms, kraft=None, records=())
         meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
         (self.log_dir / META_PROPERTIES_NAME).write_bytes(render_meta_properties(meta, datetime.now(UTC)))
 

@@ -15,20 +15,16 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from kjbod.clock import SystemClock
 from kjbod.config import load_config
 from kjbod.config.keys import Config
-from kjbod.ids import Uuid
-from kjbod.meta_properties import META_PROPERTIES_NAME, MetaProperties, render_meta_properties
 from kjbod.wire.client import Connection
 from kjbod_controller_stub.server import ControllerServer
 from scripts.rig.tracing import run_traced
 from tests.controller.conftest import Site, until
 from tests.controller.test_server import create, join
-from tests.controller.world import CLUSTER_ID, NODE_ID
 from tests.depth import Points
 
 TOPICS = 4
@@ -51,9 +47,7 @@ def configuration(directory: Path) -> Config:
 
 def prepare(directory: Path) -> None:
     """What the life that is killed starts from."""
-    directory.mkdir(parents=True)
-    meta = MetaProperties(cluster_id=CLUSTER_ID, node_id=NODE_ID, directory_id=Uuid.of(3000, 1))
-    (directory / META_PROPERTIES_NAME).write_bytes(render_meta_properties(meta, datetime.now(UTC)))
+    Site(directory.with_suffix(".properties"), directory).format()
     asyncio.run(live(configuration(directory), "before", None))
     last = max((directory / LOG).glob("*.log"))
     with last.open("ab") as file:

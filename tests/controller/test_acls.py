@@ -151,6 +151,68 @@ def test_an_entry_that_cannot_be_is_refused_and_the_others_are_written(bad: Any,
     assert len(world.last) == 1
 
 
+BELOW_32 = "CIDR-based ACL host patterns require metadata version 4.4-IV1 or higher."
+NETWORKS = ("10.0.0.0/8", "10.5.6.7/32", "0.0.0.0/0", "010.1.2.3/08", "fe80::/10", "::/0", "[2001:db8::1]/64", "::/+8")
+NO_NETWORKS = {
+    "10.0.0.0/33": "Value [33] not in range [0,32]",
+    "300.0.0.1/8": "Value [300] not in range [0,255]",
+    "10.0.0.0/": "Could not parse [10.0.0.0/]",
+    "10.0.0.0/-1": "Could not parse [10.0.0.0/-1]",
+    "1.2.3/8": "Could not parse [1.2.3/8]",
+    "10.0.0.0/8 ": "Could not parse [10.0.0.0/8 ]",
+    "10.0.0.0/255.0.0.0": "Could not parse [10.0.0.0/255.0.0.0]",
+    "localhost/8": "Could not parse [localhost/8]",
+    "/": "Could not parse [/]",
+    "*/8": "Could not parse [*/8]",
+    "fe80::/129": "Could not parse [fe80::/129] - prefix length must be between 0 and 128",
+    "fe80::/-1": "Could not parse [fe80::/-1] - prefix length must be between 0 and 128",
+    "fe80::/": "Could not parse [fe80::/] - invalid prefix length",
+    "fe80::/10/3": "Could not parse [fe80::/10/3] - invalid prefix length",
+    "g::/8": "Could not parse [g::]",
+    "1.2.3.4:/8": "Could not parse [1.2.3.4:]",
+}
+"""The words are those of Kafka 4.4.0."""
+
+
+@pytest.mark.parametrize("level", [32, 33])
+@pytest.mark.parametrize("host", NETWORKS)
+def test_a_network_may_be_the_host_of_an_entry(host: str, level: int) -> None:
+    world = World(acl_rules=RULES, metadata_version=level)
+    assert create(world, acl(host=host), acl(host=host)) == [(0, "")] * 2
+    (entry,) = world.last
+    assert isinstance(entry, AccessControlEntryRecord)
+    assert entry.host == host
+    assert world.replayed().image.acls.keys() == {entry.id}
+
+
+@pytest.mark.parametrize("level", [7, 15, 30, 31])
+@pytest.mark.parametrize("host", [*NETWORKS, *NO_NETWORKS])
+def test_no_network_is_written_at_a_level_that_has_none(host: str, level: int) -> None:
+    world = World(acl_rules=RULES, metadata_version=level)
+    assert create(world, acl(host=host), acl()) == [(ErrorCode.UNSUPPORTED_VERSION, BELOW_32), (0, "")]
+    assert len(world.last) == 1
+
+
+@pytest.mark.parametrize(("host", "message"), NO_NETWORKS.items())
+def test_a_host_that_could_match_nobody_is_refused_in_kafkas_words(host: str, message: str) -> None:
+    world = World(acl_rules=RULES)
+    assert create(world, acl(host=host), acl()) == [
+        (ErrorCode.INVALID_REQUEST, f"Invalid CIDR notation '{host}': {message}"),
+        (0, ""),
+    ]
+    assert len(world.last) == 1
+
+
+@pytest.mark.parametrize("level", [7, 30, 33])
+def test_an_empty_host_is_refused_at_each_level_and_a_name_at_none(level: int) -> None:
+    world = World(acl_rules=RULES, metadata_version=level)
+    assert create(world, acl(host=""), acl(host="example.org"), acl(host="::1")) == [
+        (ErrorCode.INVALID_REQUEST, "Host pattern cannot be null or empty"),
+        (0, ""),
+        (0, ""),
+    ]
+
+
 @pytest.mark.parametrize(
     ("filter_", "names"),
     [

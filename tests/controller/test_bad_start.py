@@ -21,6 +21,7 @@ from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.clean_stop import CleanStop, write_clean_stop
 from kjbod.metadata.control_records import KRaftVoters, SnapshotFooter, SnapshotHeader, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, encode_record
+from kjbod.metadata.snapshot import SnapshotId
 from kjbod_controller_stub.log import controller_directory
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.conftest import Site
@@ -51,9 +52,27 @@ NEWER = b"\x01\x14\x09"
 """A NoOpRecord of version 9."""
 
 
+def _first(node: Site) -> Path:
+    return _log(node) / SnapshotId(0, 0).file_name
+
+
 def _bootstrap(node: Site, level: int) -> None:
     path = node.log_dir / "bootstrap.checkpoint"
     write_checkpoint(path, header_timestamp_ms=0, kraft=None, records=[_feature(level)])
+
+
+def _bootstrap_without_log(node: Site) -> None:
+    _first(node).unlink()
+    _bootstrap(node, 30)
+
+
+def _fifo_for_first(node: Site) -> None:
+    _first(node).unlink()
+    _fifo(node, _first(node).name)
+
+
+def _first_with(node: Site, level: int) -> None:
+    write_checkpoint(_first(node), header_timestamp_ms=0, kraft=None, records=[_feature(level)])
 
 
 def _snapshot(node: Site, data: bytes, end: int = 7) -> None:
@@ -173,7 +192,7 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
     ),
     "formatted with a metadata.version of the future": (
         lambda n: _bootstrap(n, 99),
-        "has metadata.version 99, which kjbod controller does not support: it runs 7 to 30",
+        "has metadata.version 99, which kjbod controller does not support: it runs 7 to 33",
     ),
     "formatted with one that is too old": (lambda n: _bootstrap(n, 6), "metadata.version 6"),
     "a log at a metadata.version of the future": (
@@ -246,7 +265,7 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
         "00000000000000000099-0000000009.checkpoint: Not a regular file",
     ),
     "a FIFO for the first snapshot": (
-        lambda n: _fifo(n, f"{0:020d}-{0:010d}.checkpoint"),
+        lambda n: _fifo_for_first(n),
         "00000000000000000000-0000000000.checkpoint: Not a regular file",
     ),
     "a reserved directory id": (
@@ -258,8 +277,20 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
         "metadata/meta.properties: Not a regular file",
     ),
     "no log where one was formatted": (
-        lambda n: _bootstrap(n, 30),
+        lambda n: _bootstrap_without_log(n),
         "__cluster_metadata-0 has neither a metadata log nor 00000000000000000000-0000000000.checkpoint",
+    ),
+    "no log where one was formatted at 4.4": (
+        lambda n: shutil.rmtree(_log(n)),
+        "__cluster_metadata-0 has neither a metadata log nor 00000000000000000000-0000000000.checkpoint",
+    ),
+    "nothing left of a log that was formatted at 4.4": (
+        lambda n: _first(n).unlink(),
+        "__cluster_metadata-0 has neither a metadata log nor 00000000000000000000-0000000000.checkpoint",
+    ),
+    "the first snapshot with a metadata.version of the future": (
+        lambda n: _first_with(n, 34),
+        "has metadata.version 34, which kjbod controller does not support: it runs 7 to 33",
     ),
     "a snapshot of an epoch that nobody opened": (
         lambda n: _of_an_epoch_to_come(n, 9),
@@ -344,7 +375,7 @@ MISTAKES: dict[str, tuple[Callable[[Site], object], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_a_controller_refuses_in_one_line_and_changes_nothing(site: Site, mistake: str) -> None:
     make, words = MISTAKES[mistake]
-    (site.log_dir / "__cluster_metadata-0").mkdir()
+    (site.log_dir / "__cluster_metadata-0").mkdir(exist_ok=True)
     make(site)
     before = tree(site.log_dir)
     with pytest.raises(KjbodError) as refused:

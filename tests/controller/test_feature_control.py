@@ -4,15 +4,18 @@ import pytest
 
 from kjbod.ids import MIGRATING, Uuid
 from kjbod.metadata import versions
+from kjbod.metadata.acls import ALLOW, LITERAL, Operation, ResourceType
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.losses import losses
 from kjbod.metadata.records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     UserScramCredentialRecord,
     decode_record,
     encode_record,
@@ -114,8 +117,8 @@ def test_under_kafkas_rules_the_refusal_is_kafkas() -> None:
 @pytest.mark.parametrize(
     ("feature", "level", "kind", "reason"),
     [
-        (MV, 6, 2, f"Local controller {NODE_ID} only supports versions 7-30"),
-        (MV, 31, 1, f"Local controller {NODE_ID} only supports versions 7-30"),
+        (MV, 6, 2, f"Local controller {NODE_ID} only supports versions 7-33"),
+        (MV, 34, 1, f"Local controller {NODE_ID} only supports versions 7-33"),
         ("group.version", 2, 1, f"Local controller {NODE_ID} only supports versions 0-1"),
         ("group.version", -1, 1, "A feature version cannot be less than 0."),
         ("group.version", 0, 0, "The controller does not support the given upgrade type."),
@@ -252,6 +255,19 @@ def test_records_have_the_versions_of_their_level(level: int, register: int, cha
     assert changes == [partition]
 
 
+def acl(number: int, host: str) -> AccessControlEntryRecord:
+    return AccessControlEntryRecord(
+        id=Uuid.of(32, number),
+        resource_type=ResourceType.TOPIC,
+        resource_name="t",
+        pattern_type=LITERAL,
+        principal="User:a",
+        host=host,
+        operation=Operation.READ,
+        permission_type=ALLOW,
+    )
+
+
 def test_what_a_level_cannot_hold_is_counted_and_nothing_else() -> None:
     image = MetadataImage()
     assert losses(image, versions.MINIMUM) == []
@@ -269,6 +285,13 @@ def test_what_a_level_cannot_hold_is_counted_and_nothing_else() -> None:
             cordoned_log_dirs=(directory(1, 0),),
         )
     )
+    image.replay(acl(1, "10.0.0.0/8"))
+    image.replay(acl(2, "fe80::/10"))
+    image.replay(acl(3, "10.0.0.1"))
+    assert losses(image, 32) == []
+    assert losses(image, 31) == losses(image, 30) == ["2 ACLs for networks"]
+    image.replay(RemoveAccessControlEntryRecord(id=Uuid.of(32, 1)))
+    image.replay(RemoveAccessControlEntryRecord(id=Uuid.of(32, 2)))
     assert losses(image, 30) == []
     assert losses(image, 29) == ["the cordoned log directories of 1 broker"]
     assert losses(image, 7) == [

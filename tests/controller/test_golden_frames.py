@@ -39,7 +39,7 @@ class Session:
     """A world that real brokers' requests come to; epochs and offsets are moved to where this world's are."""
 
     def __init__(self) -> None:
-        self.world = World(KAFKA, cluster_id="kjbodRealKafka43AAAAAA")
+        self.world = World(KAFKA, cluster_id="kjbodRealKafka43AAAAAA", metadata_version=30)
         self.pairs = golden()
 
     def send(self, pair: int) -> None:

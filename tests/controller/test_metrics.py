@@ -86,7 +86,7 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
     assert found[f'{CONTROLLER}_brokerregistrationstate{{broker="2"}}'] == 30
     assert found[f"{CONTROLLER}_lastappliedrecordoffset"] == found["kafka_server_raft_metrics_high_watermark"] - 1
     assert found['kafka_controller_KafkaController_Value{name="GlobalPartitionCount"}'] == 4
-    assert found['kafka_server_metadataloader_finalizedlevel{featureName="metadataVersion"}'] == 30
+    assert found['kafka_server_metadataloader_finalizedlevel{featureName="metadataVersion"}'] == 33
     assert found['kafka_server_metadataloader_finalizedlevel{featureName="kraftVersion"}'] == 1
     assert found["kjbod_controller_turn_seconds_count"] >= 5, "registrations, heartbeats, a topic"
     assert families["kafka_controller_controllerstats_uncleanleaderelections"].type == "counter"

@@ -17,8 +17,8 @@ from kjbod.wire.messages import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequestTopic,
 )
-from kjbod_controller_stub.rules import KAFKA, KIP_858
-from tests.controller.world import World, directory
+from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
+from tests.controller.world import World, directories, directory
 
 Outcome = tuple[int, str]
 Progress = dict[tuple[str, int], tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
@@ -261,3 +261,32 @@ def test_what_is_in_progress_is_known_after_a_restart(world: World) -> None:
     fresh = world.replayed()
     listed = fresh.reassignments.list_in_progress(ListPartitionReassignmentsRequest())
     assert [each.partition_index for each in listed.topics[0].partitions] == [0]
+
+
+@pytest.mark.parametrize(
+    ("rules", "target", "refused"),
+    [
+        (KIP_858, (1, 3), False),  # 2 goes, and 1, where nothing new is wanted, stays
+        (KIP_858, (1,), False),
+        (KIP_858, (2, 1), False),
+        (KIP_858, (2, 4), True),
+        (KIP_858, (1, 4), True),
+        (KAFKA, (1, 3), True),
+        (KAFKA, (1,), True),
+        (KAFKA, (2, 4), True),
+        (KAFKA, (2, 3), False),
+        (KAFKA, None, False),
+    ],
+)
+def test_no_newcomer_goes_where_all_directories_are_cordoned(
+    rules: Rules, target: tuple[int, ...] | None, refused: bool
+) -> None:
+    world = cluster(World(rules))
+    assert world.partition("t").replicas == (1, 2)
+    for broker in (1, 4):
+        world.beat(broker, cordoned=directories(broker))
+    if target is None:
+        assert reassign(world, (2, 3)) == (0, "")
+    code, message = reassign(world, target)
+    assert code == (ErrorCode.INVALID_REPLICA_ASSIGNMENT if refused else 0)
+    assert message.endswith("but all its log directories are cordoned.") is refused

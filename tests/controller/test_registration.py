@@ -7,8 +7,9 @@ import pytest
 from kjbod.ids import LOST, MIGRATING, ONE, UNASSIGNED, ZERO, Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import image_of
-from kjbod.metadata.records import RegisterBrokerRecord, RegisterControllerRecord
+from kjbod.metadata.records import RegisterBrokerRecord, RegisterControllerRecord, UnregisterControllerRecord
 from kjbod.metadata.snapshot import SnapshotId
+from kjbod.wire.admin_messages import UnregisterControllerRequest
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerRegistrationRequestFeature,
@@ -94,8 +95,9 @@ def test_ct5_another_clusters_broker_is_refused() -> None:
     ("change", "expected"),
     [
         ({"metadata.version": None}, ErrorCode.INVALID_REGISTRATION),
-        ({"metadata.version": (7, 29)}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"metadata.version": (31, 40)}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"metadata.version": (7, 30)}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"metadata.version": (7, 32)}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"metadata.version": (34, 40)}, ErrorCode.UNSUPPORTED_VERSION),
         ({"metadata.version": (1, 99)}, 0),
         ({"kraft.version": None}, ErrorCode.UNSUPPORTED_VERSION),
         ({"group.version": (2, 1)}, ErrorCode.UNSUPPORTED_VERSION),
@@ -200,6 +202,50 @@ def test_a_controller_that_no_controller_of_kafka_could_load_is_not_written(
     (record,) = world.last
     assert isinstance(record, RegisterControllerRecord)
     assert (record.controller_id, record.end_points[0].port) == (7, 9093)
+
+
+OLD = "The current MetadataVersion is too old to support controller unregistration."
+ITSELF = "Controller cannot unregister itself while it is active."
+
+
+@BOTH
+def test_a_controllers_registration_ends_once_and_may_come_again(rules: Rules) -> None:
+    world = World(rules)
+    assert world.ask(controller_registration()).error_code == 0
+    answer = world.ask(UnregisterControllerRequest(controller_id=7))
+    assert (answer.error_code, answer.error_message) == (0, "")
+    assert world.last == [UnregisterControllerRecord(controller_id=7)]
+    assert world.last_versions == [0]
+    assert 7 not in world.controller.image.controllers
+    assert 7 not in world.replayed().image.controllers
+    assert world.ask(UnregisterControllerRequest(controller_id=7)).error_code == ErrorCode.CONTROLLER_ID_NOT_REGISTERED
+    assert world.ask(controller_registration()).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("level", "controller_id", "code", "message"),
+    [
+        (33, NODE_ID, ErrorCode.INVALID_REQUEST, ITSELF),
+        (30, NODE_ID, ErrorCode.INVALID_REQUEST, ITSELF),
+        (32, 7, ErrorCode.UNSUPPORTED_VERSION, OLD),
+        (31, 7, ErrorCode.UNSUPPORTED_VERSION, OLD),
+        (30, 7, ErrorCode.UNSUPPORTED_VERSION, OLD),
+        (15, 7, ErrorCode.UNSUPPORTED_VERSION, OLD),
+        (7, 9, ErrorCode.UNSUPPORTED_VERSION, OLD),
+        (33, 9, ErrorCode.CONTROLLER_ID_NOT_REGISTERED, "Controller ID 9 is not currently registered."),
+        (33, -1, ErrorCode.CONTROLLER_ID_NOT_REGISTERED, "Controller ID -1 is not currently registered."),
+        (33, 1, ErrorCode.CONTROLLER_ID_NOT_REGISTERED, "Controller ID 1 is not currently registered."),
+    ],
+)
+def test_a_registration_that_cannot_end_is_refused_in_kafkas_words(
+    level: int, controller_id: int, code: ErrorCode, message: str
+) -> None:
+    world = World(KAFKA, metadata_version=level)
+    world.register(1)
+    world.ask(controller_registration())
+    answer = world.ask(UnregisterControllerRequest(controller_id=controller_id))
+    assert (answer.error_code, answer.error_message) == (code, message)
+    assert not world.last
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -165,7 +166,7 @@ async def test_a_fetch_of_nothing_new_is_answered_after_its_time(site: Site, ser
 async def test_features_are_shown_as_supported_and_finalized(site: Site, serving: Serving) -> None:
     async with serving(site) as server, await connect(server.port) as connection:
         features = connection.features
-        assert features.finalized["metadata.version"] == 30
+        assert features.finalized["metadata.version"] == 33
         assert features.finalized["kraft.version"] == 1
         assert features.supported["eligible.leader.replicas.version"] == (0, 1)
         assert features.finalized_epoch > 0
@@ -394,7 +395,8 @@ def files(site: Site) -> dict[str, bytes]:
 
 
 async def test_an_unformatted_directory_is_named_and_left_alone(site: Site) -> None:
-    (site.log_dir / "meta.properties").unlink()
+    shutil.rmtree(site.log_dir)
+    site.log_dir.mkdir()
     assert "is not formatted" in await refusal(site)
     assert not files(site)
     site.log_dir.rmdir()
@@ -450,7 +452,7 @@ async def test_static_voters_that_are_not_itself_alone_are_refused(site: Site, v
 
 async def test_a_directory_formatted_for_several_voters_is_refused(site: Site) -> None:
     log = site.log_file.parent
-    log.mkdir()
+    log.mkdir(exist_ok=True)
     voters = KRaftVoters(
         voters=tuple(
             Voter(
@@ -476,7 +478,7 @@ def write_log(site: Site, *batches: tuple[Record, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "level"), [("metadata.version", 31), ("metadata.version", 6), ("eligible.leader.replicas.version", 2)]
+    ("name", "level"), [("metadata.version", 34), ("metadata.version", 6), ("eligible.leader.replicas.version", 2)]
 )
 async def test_a_log_with_features_it_cannot_run_is_refused(site: Site, name: str, level: int) -> None:
     write_log(site, (FeatureLevelRecord(name="metadata.version", feature_level=30),))

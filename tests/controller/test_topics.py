@@ -322,7 +322,7 @@ def test_partitions_are_added_after_those_that_are_there() -> None:
                 "shutdown.",
             ),
         ),
-        ("t", 10_002, None, (44, "Unable to perform excessively large batch operation.")),
+        ("t", 10_002, None, (44, "Excessively large number of additional partitions per request.")),
     ],
     ids=str,
 )
@@ -334,6 +334,20 @@ def test_partitions_that_cannot_be_are_refused_in_kafkas_words(
     world.register(4)
     world.create("t", (1, 2))
     assert more(world, name, count, assignments) == outcome
+    assert not world.last
+
+
+def test_too_many_partitions_of_all_topics_together_are_refused_for_each() -> None:
+    world = joined(1, 2)
+    for name in ("a", "b"):
+        world.create(name, (1, 2))
+    ask = [("a", 5_001), ("b", 5_002), ("gone", 9)]
+    topics = tuple(CreatePartitionsRequestTopic(name=name, count=count, assignments=None) for name, count in ask)
+    answer = world.ask(CreatePartitionsRequest(topics=topics, timeout_ms=1, validate_only=False))
+    told = "Excessively large number of additional partitions per request."
+    assert [(one.name, one.error_code, one.error_message) for one in answer.results] == [
+        (name, ErrorCode.POLICY_VIOLATION, told) for name in ("a", "b", "gone")
+    ]
     assert not world.last
 
 
@@ -436,7 +450,11 @@ def test_co2_brokers_with_all_directories_cordoned_get_no_new_replicas() -> None
     assert {world.partition("t", number).leader for number in range(8)} == {2}
     world.beat(2, cordoned=directories(2))
     assert create(world, {"name": "u"}).topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
-    assert create(world, {"name": "v", "assignments": by_hand((1,))}).topics[0].error_code == 0
+    by_hand_on_1 = create(world, {"name": "v", "assignments": by_hand((1,))}).topics[0]
+    assert by_hand_on_1.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert by_hand_on_1.error_message == (
+        "The manual partition assignment includes broker 1, but all its log directories are cordoned."
+    )
     world.beat(2, cordoned=directories(2)[:2])
     assert create(world, {"name": "u"}).topics[0].error_code == 0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scripts.rig.cluster import CONTROLLER_ID, Cluster, directory_id, format_node
-from scripts.rig.kafka import broker_properties, controller_properties
+from scripts.rig.kafka import RELEASE, broker_properties, controller_properties
 from scripts.rig.processes import Processes, free_port
 from scripts.rig.rig_error import RigError
 from tests.preloading import run_kjbod
@@ -20,7 +20,7 @@ def test_a_node_is_formatted_as_by_the_command(tmp_path: Path, role: str) -> Non
     for way in ways:
         way.mkdir()
         if role == "controller":
-            text, flags = controller_properties(CONTROLLER_ID, 19093, way / "d1"), ["--standalone"]
+            text, flags = controller_properties(CONTROLLER_ID, 19093, way / "d1"), ["--standalone", "-r", RELEASE]
         else:
             text, flags = broker_properties(1, 19092, 19093, [way / "d1", way / "d2"]), []
         (way / "server.properties").write_text(text)

@@ -27,6 +27,8 @@ VOTER = "3000@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
 NON_ROOT = 65534
 RUNS = 8
 SCRAM = "SCRAM-SHA-256=[name=alice,password=alice-secret]"
+LOG = "__cluster_metadata-0"
+FIRST = f"{0:020}-{0:010}.checkpoint"
 LATEST = (
     "Bootstrap metadata: BootstrapMetadata(records=["
     "ApiMessageAndVersion(FeatureLevelRecord(name='metadata.version', featureLevel=30) at version 0), "
@@ -129,21 +131,49 @@ def test_a_broker_of_any_version_starts_on_directories_for_which_no_release_was_
 def test_each_release_since_3_3_can_be_asked_for(broker: MakeNode, release: str) -> None:
     node = broker()
     node.format(release_version=release)
-    level = levels(node.directories[0] / "bootstrap.checkpoint")["metadata.version"]
-    assert versions.release_name(level).startswith(".".join(release.split(".")[:2]))
+    bootstrap = node.directories[0] / "bootstrap.checkpoint"
+    if release.startswith("4.4"):
+        assert not bootstrap.exists()  # no broker of 4.4 has a use for it, and Kafka's tool leaves none
+    else:
+        level = levels(bootstrap)["metadata.version"]
+        assert versions.release_name(level).startswith(".".join(release.split(".")[:2]))
     assert node.info()[0] == 0
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [{"standalone": True}, {"no_initial_controllers": True}, {"standalone": True, "features": ["group.version=0"]}],
+    ("flags", "kraft_version"),
+    [
+        ({"standalone": True}, 1),
+        ({"no_initial_controllers": True}, 1),
+        ({"standalone": True, "features": ["group.version=0"]}, 1),
+        ({"standalone": True, "release_version": "4.4-IV0"}, 1),
+        ({}, 0),
+    ],
 )
-def test_a_controller_gets_a_bootstrap_checkpoint_at_the_level_that_kjbod_writes(
-    controller: MakeNode, flags: dict[str, Any]
+def test_a_controller_of_4_4_gets_the_first_records_in_its_first_snapshot(
+    controller: MakeNode, flags: dict[str, Any], kraft_version: int
 ) -> None:
-    node = controller()
+    more = () if flags else ("controller.quorum.voters=3000@127.0.0.1:19093",)
+    node = controller(*more, directories=("meta", "data"))
     node.format(**flags)
-    assert levels(node.directories[0] / "bootstrap.checkpoint")["metadata.version"] == versions.LATEST
+    meta, data = node.directories
+    assert list(tree(data)) == ["meta.properties"]
+    assert sorted(tree(meta)) == [f"{LOG}/{FIRST}", "meta.properties"]
+    found = read_checkpoint(meta / LOG / FIRST)
+    wanted = 31 if "release_version" in flags else versions.LATEST
+    assert levels(meta / LOG / FIRST)["metadata.version"] == wanted
+    assert (found.kraft_version, found.voters is not None) == (kraft_version, bool(flags.get("standalone")))
+
+
+@pytest.mark.parametrize("release", ["3.3", "3.9", "4.2", "4.3"])
+def test_a_controller_of_an_older_release_gets_a_bootstrap_checkpoint_in_each_directory(
+    controller: MakeNode, release: str
+) -> None:
+    node = controller(directories=("meta", "data"))
+    node.format(standalone=True, release_version=release)
+    meta, data = node.directories
+    assert levels(meta / "bootstrap.checkpoint") == levels(data / "bootstrap.checkpoint")
+    assert not read_checkpoint(meta / LOG / FIRST).records
 
 
 def test_a_missing_directory_is_made_with_its_parents(broker: MakeNode) -> None:
@@ -361,7 +391,7 @@ def test_st_9_a_controller_must_say_which_quorum(controller: MakeNode) -> None:
 
 def test_st_9_a_controller_of_a_static_quorum_needs_no_flag(controller: MakeNode) -> None:
     node = controller("controller.quorum.voters=3000@127.0.0.1:19093")
-    assert node.format()[1] == f"Formatting metadata directory {node.directories[0]} with metadata.version 4.3-IV0."
+    assert node.format()[1] == f"Formatting metadata directory {node.directories[0]} with metadata.version 4.4-IV2."
 
 
 def test_st_9_a_static_quorum_and_initial_voters_contradict_each_other(controller: MakeNode) -> None:
@@ -374,8 +404,8 @@ def test_st_9_standalone_makes_a_voter_of_this_controller(controller: MakeNode) 
     node = controller(directories=("meta", "data"))
     meta, data = node.directories
     assert node.format(standalone=True)[1:] == [
-        f"Formatting data directory {data} with metadata.version 4.3-IV0.",
-        f"Formatting dynamic metadata voter directory {meta} with metadata.version 4.3-IV0.",
+        f"Formatting data directory {data} with metadata.version 4.4-IV2.",
+        f"Formatting dynamic metadata voter directory {meta} with metadata.version 4.4-IV2.",
     ]
     path = meta / "__cluster_metadata-0" / "00000000000000000000-0000000000.checkpoint"
     checkpoint = read_checkpoint(path)
@@ -405,9 +435,9 @@ def test_st_9_standalone_is_for_controllers(broker: MakeNode) -> None:
 def test_st_9_no_initial_controllers_makes_no_voters(controller: MakeNode) -> None:
     node = controller()
     assert node.format(no_initial_controllers=True)[1] == (
-        f"Formatting metadata directory {node.directories[0]} with metadata.version 4.3-IV0."
+        f"Formatting metadata directory {node.directories[0]} with metadata.version 4.4-IV2."
     )
-    assert not (node.directories[0] / "__cluster_metadata-0").exists()
+    assert read_checkpoint(node.directories[0] / LOG / FIRST).voters is None
 
 
 def test_fm_7_a_named_voter_gets_the_id_that_was_named_and_other_directories_another(controller: MakeNode) -> None:
@@ -483,13 +513,13 @@ def test_fm_9_an_unknown_or_unstable_release_is_refused(broker: MakeNode, releas
     )
 
 
-def test_fm_10_features_start_at_the_level_that_was_asked_for(broker: MakeNode) -> None:
-    node = broker()
-    node.format(features=["group.version=0", " transaction.version = 1"])
-    assert levels(node.directories[0] / "bootstrap.checkpoint") == {
-        "metadata.version": 30,
+def test_fm_10_features_start_at_the_level_that_was_asked_for(controller: MakeNode) -> None:
+    node = controller()
+    node.format(standalone=True, features=["group.version=0", " transaction.version = 1"])
+    assert levels(node.directories[0] / LOG / FIRST) == {
+        "metadata.version": 33,
         "eligible.leader.replicas.version": 1,
-        "share.version": 1,
+        "share.version": 2,
         "streams.version": 1,
         "transaction.version": 1,
     }
@@ -544,14 +574,16 @@ def test_a_release_and_a_metadata_version_are_one_too_many(broker: MakeNode) -> 
 
 
 def scram_records(node: Node) -> list[UserScramCredentialRecord]:
-    records = read_checkpoint(node.directories[0] / "bootstrap.checkpoint").records
+    records = read_checkpoint(node.directories[0] / LOG / FIRST).records
     return [record for record in records if isinstance(record, UserScramCredentialRecord)]
 
 
-def test_fm_10_a_scram_credential_is_the_one_of_rfc_5802(broker: MakeNode) -> None:
-    node = broker()
+def test_fm_10_a_scram_credential_is_the_one_of_rfc_5802(controller: MakeNode) -> None:
+    node = controller()
     salt = base64.b64encode(b"salt" * 4).decode()
-    lines = node.format(scram=[f'SCRAM-SHA-256=[name=alice,password=alice-secret,salt="{salt}",iterations=8192]'])
+    lines = node.format(
+        standalone=True, scram=[f'SCRAM-SHA-256=[name=alice,password=alice-secret,salt="{salt}",iterations=8192]']
+    )
     (record,) = scram_records(node)
     salted = hashlib.pbkdf2_hmac("sha256", b"alice-secret", b"salt" * 4, 8192)
     client_key = hmac.digest(salted, b"Client Key", "sha256")
@@ -561,9 +593,9 @@ def test_fm_10_a_scram_credential_is_the_one_of_rfc_5802(broker: MakeNode) -> No
     assert "UserScramCredentialRecord(name='alice', mechanism=1, [hidden])" in lines[0]
 
 
-def test_fm_10_a_password_salted_elsewhere_is_taken_as_it_is(broker: MakeNode) -> None:
-    node = broker()
-    node.format(scram=['SCRAM-SHA-512=[name=bob,salt="N3E=",saltedpassword="YCE="]'])
+def test_fm_10_a_password_salted_elsewhere_is_taken_as_it_is(controller: MakeNode) -> None:
+    node = controller()
+    node.format(standalone=True, scram=['SCRAM-SHA-512=[name=bob,salt="N3E=",saltedpassword="YCE="]'])
     (record,) = scram_records(node)
     assert record.server_key == hmac.digest(b"`!", b"Server Key", "sha512")
     assert (record.mechanism, record.iterations, record.salt) == (2, 4096, b"7q")
@@ -637,11 +669,13 @@ def test_of_several_runs_at_once_one_formats_and_the_others_say_that_it_is_done(
 
 def test_keys_of_users_are_in_a_file_that_only_its_user_reads(tmp_path: Path) -> None:
     plain = Node(tmp_path / "plain", "controller", ("d1",))
-    plain.format(standalone=True)
+    plain.format(standalone=True, release_version="4.3")
     secret = Node(tmp_path / "secret", "controller", ("d1",))
-    secret.format(standalone=True, scram=(SCRAM,))
-    modes = [(each.root / "d1/bootstrap.checkpoint").stat().st_mode & 0o777 for each in (plain, secret)]
-    assert modes == [0o644, 0o600]
+    secret.format(standalone=True, scram=(SCRAM,), release_version="4.3")
+    newer = Node(tmp_path / "newer", "controller", ("d1",))
+    newer.format(standalone=True, scram=(SCRAM,))
+    files = (*(each.root / "d1/bootstrap.checkpoint" for each in (plain, secret)), newer.root / "d1" / LOG / FIRST)
+    assert [path.stat().st_mode & 0o777 for path in files] == [0o644, 0o600, 0o400]
 
 
 def test_two_paths_of_the_same_directory_are_refused_and_nothing_is_formatted(tmp_path: Path) -> None:

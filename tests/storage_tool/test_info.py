@@ -130,12 +130,12 @@ def dependencies(*features: str) -> list[str]:
 
 def test_st_10_the_features_of_the_latest_release() -> None:
     assert mapping(None) == [
-        "metadata.version=30 (4.3-IV0)",
+        "metadata.version=33 (4.4-IV2)",
         "kraft.version=1",
         "transaction.version=2",
         "group.version=1",
         "eligible.leader.replicas.version=1",
-        "share.version=1",
+        "share.version=2",
         "streams.version=1",
     ]
 

@@ -16,7 +16,8 @@ from kjbod.security.channel import Security
 from kjbod.security.keys import SSL, ChannelSettings, Tls
 from kjbod.wire.client import Connection, Disconnected, ForeignPeer, RequestTimedOut
 from kjbod.wire.connection import ClientConnection, Features, ServerConnection, api_versions_response
-from kjbod.wire.frames import Request, encode_response
+from kjbod.wire.error_codes import ErrorCode
+from kjbod.wire.frames import Request, decode_request, encode_request, encode_response
 from kjbod.wire.messages import (
     ApiKey,
     ApiVersionsRequest,
@@ -45,6 +46,32 @@ async def answer(request: Request, peer: Peer) -> ResponseBody | None:
         case BrokerHeartbeatRequest(current_metadata_offset=offset):
             return BrokerHeartbeatResponse(throttle_time_ms=offset)
     return None
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "as_controller", "as_broker"),
+    [
+        (None, -1, 0, 0),
+        ("c", 1, 0, 0),
+        ("c", 2, 0, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("d", 1, 0, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("", 1, 0, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("c", -2, 0, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (None, 1, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST),
+        ("c", -1, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST),
+        ("", -1, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_client_may_say_whom_it_means_and_a_broker_looks(
+    cluster_id: str | None, node_id: int, as_controller: int, as_broker: int
+) -> None:
+    message = ApiVersionsRequest(
+        client_software_name="x", client_software_version="1", cluster_id=cluster_id, node_id=node_id
+    )
+    request = decode_request(encode_request(message, 5, 1, None)[4:])
+    assert request.message == message
+    assert api_versions_response(request, SERVED).error_code == as_controller
+    assert api_versions_response(request, SERVED, broker=("c", 1)).error_code == as_broker
 
 
 async def connect(port: int, **options: Any) -> Connection:

@@ -13,8 +13,10 @@ from scripts import wire_schemas
 from tests.depth import examples
 from tests.wire.strategies import CASES, Case, as_kio, messages
 
+KNOWN_TO_KIO = [case for case in CASES if (int(case.key), case.version, case.side) not in wire_schemas.NEWER]
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+
+@pytest.mark.parametrize("case", KNOWN_TO_KIO, ids=str)
 @settings(max_examples=examples(6), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kio_and_kjbod_read_each_other(case: Case, data: st.DataObject) -> None:
@@ -30,7 +32,7 @@ def test_kio_and_kjbod_read_each_other(case: Case, data: st.DataObject) -> None:
     assert case.codec.decode_exact(written) == message
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", KNOWN_TO_KIO, ids=str)
 def test_header_versions_are_those_that_kio_names(case: Case) -> None:
     header: Any = case.kio_class.__header_schema__
     ours = {"request": schemas.request_header_version, "response": schemas.response_header_version}[case.side]

@@ -100,13 +100,13 @@ async def assert_still_serving(server: Server) -> None:
 def test_an_unsupported_api_versions_version_gets_error_35_in_version_0(
     run: Run[Any], start: Serve, log: Lines
 ) -> None:
-    """``real-kafka``: ApiVersions v9 -> error 35 and the one entry (18, 0, 4); the connection stays usable."""
+    """``real-kafka``: ApiVersions v9 -> error 35 and the one entry (18, 0, 5); the connection stays usable."""
 
     async def story() -> None:
         async with await start(answer) as server:
             wire = await Wire.to(server)
             wire.send(struct.pack(">ihhih", 18, 18, 9, 42, -1) + b"whatever")  # a body of the future
-            assert (await wire.frame()).hex() == "0000002a" + "0023" + "00000001" + "0012" + "0000" + "0004"
+            assert (await wire.frame()).hex() == "0000002a" + "0023" + "00000001" + "0012" + "0000" + "0005"
             wire.send(encode_request(HELLO, 3, 43, None))
             response = decode_response(await wire.frame(), ApiKey.API_VERSIONS, 3)
             assert response.correlation_id == 43

@@ -361,7 +361,8 @@ class Listeners:
         await self._parts.broker.caught_up.wait()
         message, image = request.message, self._parts.broker.image
         if isinstance(message, ApiVersionsRequest):
-            return api_versions_response(request, SERVED, _features(image, self._parts.broker.kraft_version))
+            features = _features(image, self._parts.broker.kraft_version)
+            return api_versions_response(request, SERVED, features, broker=(me.cluster_id, me.node_id))
         acls = Acls(self._rules, self._acls_of(image), principal=peer.principal, host=host_of_acls(peer.host))
         if request.api_key in FROM_METADATA:
             if parts_of(image, message) <= AT_ONCE:

@@ -39,6 +39,7 @@ REQUIRED: Mapping[ApiKey, Operation | None] = MappingProxyType(
         ApiKey.ADD_RAFT_VOTER: Operation.ALTER,
         ApiKey.REMOVE_RAFT_VOTER: Operation.ALTER,
         ApiKey.UNREGISTER_BROKER: Operation.ALTER,
+        ApiKey.UNREGISTER_CONTROLLER: Operation.ALTER,
         ApiKey.UPDATE_FEATURES: Operation.ALTER,
         ApiKey.ELECT_LEADERS: Operation.ALTER,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,

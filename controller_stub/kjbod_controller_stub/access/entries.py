@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kjbod.ids import ZERO, Uuid
-from kjbod.metadata import describing
+from kjbod.metadata import describing, versions
 from kjbod.metadata.acls import (
     ALLOW,
     ANY,
@@ -23,6 +23,7 @@ from kjbod.metadata.acls import (
     ResourceType,
 )
 from kjbod.metadata.describing import FilterError, acl_filter, matching_acls
+from kjbod.metadata.networks import trouble_with_network
 from kjbod.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from kjbod.wire.admin_messages import (
     CreateAclsRequest,
@@ -65,7 +66,7 @@ def create_acls(
     results = []
     for creation in request.creations:
         try:
-            entry = _entry(creation)
+            entry = _entry(creation, draft.image.metadata_version)
         except ApiError as error:
             results.append(CreateAclsResponseAclCreation(error_code=error.code, error_message=error.message))
             continue
@@ -92,7 +93,7 @@ def _is_filter(creation: CreateAclsRequestAclCreation) -> bool:
     )
 
 
-def _entry(creation: CreateAclsRequestAclCreation) -> AccessControlEntryRecord:
+def _entry(creation: CreateAclsRequestAclCreation, metadata_version: int) -> AccessControlEntryRecord:
     """The entry that is to be written, without an id."""
 
     def refuse(message: str) -> ApiError:
@@ -115,6 +116,7 @@ def _entry(creation: CreateAclsRequestAclCreation) -> AccessControlEntryRecord:
             f"Could not parse principal from `{creation.principal}` "
             "(no colon is present separating the principal type from the principal name)"
         )
+    _check_host(creation.host, metadata_version)
     return AccessControlEntryRecord(
         id=ZERO,
         resource_type=creation.resource_type,
@@ -125,6 +127,27 @@ def _entry(creation: CreateAclsRequestAclCreation) -> AccessControlEntryRecord:
         operation=creation.operation,
         permission_type=creation.permission_type,
     )
+
+
+def _check_host(host: str, metadata_version: int) -> None:
+    """Require a host that can match somebody: a name without a slash is taken as it is
+    (``AclControlManager.validateHostPattern``).
+
+    Raises:
+        ApiError: it is empty, or a network at a metadata.version that has none, or no network.
+    """
+    if not host:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Host pattern cannot be null or empty")
+    if "/" not in host:
+        return
+    if metadata_version < versions.CIDR_ACLS:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "CIDR-based ACL host patterns require metadata version "
+            f"{versions.release_name(versions.CIDR_ACLS)} or higher.",
+        )
+    if (trouble := trouble_with_network(host)) is not None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Invalid CIDR notation '{host}': {trouble}")
 
 
 # ---------------------------------------------------------------- delete

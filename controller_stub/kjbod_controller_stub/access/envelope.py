@@ -44,11 +44,12 @@ FORWARDABLE: Final = frozenset(
         ApiKey.ALLOCATE_PRODUCER_IDS,
         ApiKey.ADD_RAFT_VOTER,
         ApiKey.REMOVE_RAFT_VOTER,
+        ApiKey.UNREGISTER_CONTROLLER,
     }
 )
-"""``ApiKeys.forwardable`` of Kafka 4.3.1."""
-_KEYS: Final = range(93)
-"""The keys that Kafka 4.3.1 knows."""
+"""``ApiKeys.forwardable`` of Kafka 4.4.0."""
+_KEYS: Final = range(95)
+"""The keys that Kafka 4.4.0 knows."""
 _API_KEY: Final = struct.Struct(">h")
 _LENGTH_BYTES: Final = 4
 

@@ -21,7 +21,6 @@ from kjbod.wire.admin_messages import (
 )
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.results import ApiError, Draft
-from kjbod_controller_stub.rules import Rules
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -43,9 +42,7 @@ _IP_KEYS: Final[Mapping[str, float | None]] = {"connection_creation_rate": _INT_
 _Entity = dict[str, str | None]
 
 
-def alter_quotas(
-    draft: Draft, image: MetadataImage, request: AlterClientQuotasRequest, rules: Rules
-) -> AlterClientQuotasResponse:
+def alter_quotas(draft: Draft, image: MetadataImage, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     """Set and remove limits, entity by entity; what is as it was writes nothing."""
     answers: dict[tuple[tuple[str, str | None], ...], AlterClientQuotasResponseEntry] = {}
     for entry in request.entries:
@@ -55,7 +52,7 @@ def alter_quotas(
         try:
             if key in answers:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {_shown(entity)}")
-            records = _records(image, entity, entry, rules)
+            records = _records(image, entity, entry)
             if not request.validate_only:
                 for record in records:
                     draft.add(record)
@@ -71,9 +68,7 @@ def alter_quotas(
     return AlterClientQuotasResponse(entries=tuple(answers.values()))
 
 
-def _records(
-    image: MetadataImage, entity: _Entity, entry: AlterClientQuotasRequestEntry, rules: Rules
-) -> list[ClientQuotaRecord]:
+def _records(image: MetadataImage, entity: _Entity, entry: AlterClientQuotasRequestEntry) -> list[ClientQuotaRecord]:
     ops = {op.key: None if op.remove else op.value for op in entry.ops}
     if len(ops) < len(entry.ops):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate quota key for the entity {_shown(entity)}")
@@ -86,9 +81,9 @@ def _records(
             if key in current:
                 records.append(ClientQuotaRecord(entity=parts, key=key, value=0.0, remove=True))
             continue
-        _check(allowed, key, value, rules)
+        _check(allowed, key, value)
         before = current.get(key)
-        if before != value and not (before is not None and math.isnan(before) and math.isnan(value)):
+        if before != value:
             records.append(ClientQuotaRecord(entity=parts, key=key, value=value, remove=False))
     return records
 
@@ -123,10 +118,12 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _check(allowed: Mapping[str, float | None], key: str, value: float, rules: Rules) -> None:
+def _check(allowed: Mapping[str, float | None], key: str, value: float) -> None:
     if key not in allowed:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {key}")
-    if value <= 0 or (rules.refuses_nan_quotas and math.isnan(value)):
+    if not math.isfinite(value):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be a finite number")
+    if value <= 0:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be greater than 0")
     most = allowed[key]
     if most is None:

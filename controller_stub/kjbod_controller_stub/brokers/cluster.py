@@ -12,7 +12,13 @@ from dataclasses import field
 from kjbod.ids import MIGRATING, UNASSIGNED, ZERO, Uuid, is_reserved
 from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerChange, BrokerRegistration, Change, MetadataImage
-from kjbod.metadata.records import Endpoint, FeatureRange, RegisterBrokerRecord, RegisterControllerRecord
+from kjbod.metadata.records import (
+    Endpoint,
+    FeatureRange,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnregisterControllerRecord,
+)
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -29,7 +35,7 @@ SECURITY_PROTOCOLS = frozenset({0, 1, 2, 3})
 """PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL (``SecurityProtocol``)."""
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = versions.SUPPORTED_FEATURES
-"""What this controller can run: all of Kafka 4.3."""
+"""Levels that this controller can run: all of Kafka 4.4."""
 
 
 PAST_DIRECTORIES_MAX = 4_096
@@ -263,6 +269,25 @@ class Cluster:
             raise ApiError(ErrorCode.INVALID_REGISTRATION, f"no other controller can have id {request.controller_id}")
         _check_endpoints(request.listeners)
         return _controller_record(request)
+
+    def unregister_controller(self, controller_id: int) -> UnregisterControllerRecord:
+        """The record that ends another controller's registration (KIP-1312).
+
+        Raises:
+            ApiError: refused, in the order and the words of Kafka (``QuorumController.unregisterController``).
+        """
+        if controller_id == self._node_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Controller cannot unregister itself while it is active.")
+        if self._image.metadata_version < versions.CONTROLLER_UNREGISTRATION:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "The current MetadataVersion is too old to support controller unregistration.",
+            )
+        if controller_id not in self._image.controllers:
+            raise ApiError(
+                ErrorCode.CONTROLLER_ID_NOT_REGISTERED, f"Controller ID {controller_id} is not currently registered."
+            )
+        return UnregisterControllerRecord(controller_id=controller_id)
 
     def registration_record(self, request: BrokerRegistrationRequest, epoch: int, *, new: bool) -> RegisterBrokerRecord:
         """The record of an accepted registration. The same incarnation keeps its state."""

@@ -163,6 +163,7 @@ def read_remains(directory: ControllerDirectory) -> Remains:
     """
     voters = state = None
     bootstrap = _default_bootstrap()
+    in_snapshot: tuple[Record, ...] = ()
     empty = missing = True
     checkpoint = directory.path / BOOTSTRAP_CHECKPOINT
     try:
@@ -175,12 +176,15 @@ def read_remains(directory: ControllerDirectory) -> Remains:
             snapshots = checkpoints_in(directory.log_path)
             first = snapshots.get(_FIRST)
             if first is not None:
-                voters = read_checkpoint(first).voters
-            missing = not snapshots and not any(directory.log_path.glob("*.log"))
-        if checkpoint.exists():
+                content = read_checkpoint(first)
+                voters, in_snapshot = content.voters, content.records
+            missing = not any(directory.log_path.iterdir())
+            if checkpoint.exists():  # what formatting below level 4.4 leaves, where it leaves a snapshot beside it
+                missing = not snapshots and not any(directory.log_path.glob("*.log"))
+        if in_snapshot:
+            bootstrap = in_snapshot
+        elif checkpoint.exists():
             bootstrap = read_checkpoint(checkpoint).records
-        else:
-            missing = False  # formatted by hand, or by a Kafka that left nothing: nobody can tell
     except OSError as error:
         raise StorageError(f"cannot read {directory.path}: {reason_of(error)}") from None
     return Remains(quorum_state=state, bootstrap=bootstrap, voters=voters, empty=empty, missing=missing)

@@ -4,11 +4,11 @@ A new partition's ISR is its active replicas, its leader the first of them, its 
 with one directory gets that one at once, any other chooses for itself and says so (``UNASSIGNED``).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
-from kjbod.metadata.image import MetadataImage
+from kjbod.metadata.image import BrokerRegistration, MetadataImage
 from kjbod.metadata.records import PartitionRecord, PartitionRecordRef
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import (
@@ -37,8 +37,15 @@ class NewPartitions:
     shuffle: Shuffle
     rules: Rules
 
-    def check_assignment(self, replicas: Sequence[int], expected: int | None = None) -> None:
-        """Refuse replicas that somebody chose (``validateManualPartitionAssignment``); ``expected``: how many.
+    def check_assignment(
+        self, replicas: Sequence[int], expected: int | None = None, *, present: Collection[int] = ()
+    ) -> None:
+        """Refuse replicas that somebody chose (``validateManualPartitionAssignment``).
+
+        Args:
+            replicas: the brokers.
+            expected: how many they should be.
+            present: the brokers that have a replica of the partition already.
 
         Raises:
             ApiError: INVALID_REPLICA_ASSIGNMENT.
@@ -52,6 +59,13 @@ class NewPartitions:
                 raise ApiError(
                     invalid,
                     f"The manual partition assignment includes broker {broker}, but no such broker is registered.",
+                )
+            spared = broker in present and self.rules.keeps_cordoned_members
+            if not spared and not _has_uncordoned_dirs(self.image.brokers[broker]):
+                raise ApiError(
+                    invalid,
+                    f"The manual partition assignment includes broker {broker}, but all its log directories are "
+                    "cordoned.",
                 )
             if broker == before:
                 raise ApiError(invalid, f"The manual partition assignment includes the broker {broker} more than once.")
@@ -90,8 +104,7 @@ class NewPartitions:
         for broker in self.image.brokers.values():
             if broker.in_controlled_shutdown and not broker.fenced:
                 continue
-            cordoned = broker.cordoned_log_dirs or ()
-            if cordoned and set(broker.log_dirs) <= set(cordoned):
+            if not _has_uncordoned_dirs(broker):
                 continue
             yield UsableBroker(broker.id, broker.rack, broker.fenced)
 
@@ -127,6 +140,16 @@ class NewPartitions:
     ) -> CreatePartitionsResponse:
         """Add partitions to topics, each on its own: one that is refused does not stop the others. They count against
         the sender's quota, also where they are only validated."""
+        if sum(map(self._wanted, request.topics)) > RECORDS_PER_REQUEST_MAX:
+            refused = "Excessively large number of additional partitions per request."
+            return CreatePartitionsResponse(
+                results=tuple(
+                    CreatePartitionsResponseTopic(
+                        name=topic.name, error_code=ErrorCode.POLICY_VIOLATION, error_message=refused
+                    )
+                    for topic in request.topics
+                )
+            )
         topics = {topic.name: topic for topic in request.topics}
         twice = {topic.name for topic in request.topics if topics[topic.name] is not topic}
         records: list[PartitionRecordRef] = []
@@ -144,6 +167,11 @@ class NewPartitions:
                 results.append(CreatePartitionsResponseTopic(name=name))
         draft.add_partitions(() if request.validate_only else records)
         return CreatePartitionsResponse(results=tuple(results))
+
+    def _wanted(self, topic: CreatePartitionsRequestTopic) -> int:
+        """Number of partitions that a topic would get, 0 where there is no such topic."""
+        topic_id = self.image.topic_ids.get(topic.name)
+        return 0 if topic_id is None else max(0, topic.count - len(self.image.topics[topic_id].partitions))
 
     def _more(self, wanted: CreatePartitionsRequestTopic, charge: Charge, *, room: int) -> list[PartitionRecordRef]:
         """The records of one topic's new partitions."""
@@ -182,3 +210,8 @@ class NewPartitions:
                 self.check_assignment(replicas, factor)
                 self.check_active(number, replicas)
         return [*self.records(topic_id, have, placed)]
+
+
+def _has_uncordoned_dirs(broker: BrokerRegistration) -> bool:
+    """Whether the broker wants new replicas in some directory (KIP-1066, ``BrokerRegistration.hasUncordonedDirs``)."""
+    return not broker.log_dirs or not set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())

@@ -153,7 +153,7 @@ class Reassignments:
             )
         if wanted.replicas is None:
             return self._cancel(draft, key, partition, topic)
-        self.partitions.check_assignment(wanted.replicas)
+        self.partitions.check_assignment(wanted.replicas, present=partition.replicas)
         if not allow:
             _check_factor(partition, wanted.replicas)
         return self._change(draft, key, partition, wanted.replicas)
