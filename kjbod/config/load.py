@@ -488,7 +488,7 @@ class _Loader:
         text = self._text(name)
         if text is None:
             return default
-        if not text or "\0" in text:
+        if not text or not _can_be_path(text):
             self._wrong(name, "expected the path of a directory")
             return None
         return self._absolute(text)
@@ -501,7 +501,7 @@ class _Loader:
             self._wrong(name, "expected at least one directory")
         seen: dict[str, str] = {}
         for path in log_dirs:
-            if "\0" in path:
+            if not _can_be_path(path):
                 self._wrong(name, "expected paths of directories")
             same = os.path.normpath(path)
             if same in seen:
@@ -724,6 +724,14 @@ class _Loader:
 def _without_port(listener: Listener) -> Listener:
     # Two advertised listeners may share a port: something may stand in between.
     return Listener(listener.name, listener.host, 0, listener.protocol)
+
+
+def _can_be_path(text: str) -> bool:
+    """Whether a file can have this name: a ``\\u`` escape may give a NUL, or half of a surrogate pair."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_same(path: str, other: str) -> bool:

@@ -307,6 +307,8 @@ def test_a_combined_node_has_both_kinds_of_listeners() -> None:
             "metadata.log.dir=/mnt/d1/../d1: expected /mnt/d1, as it is spelled in log.dirs",
         ),
         ("log.dirs=/a\\u0000b", "log.dirs=/a\\x00b: expected paths of directories"),
+        ("log.dirs=/a\\ud800b", "log.dirs=/a\\ud800b: expected paths of directories"),
+        ("metadata.log.dir=/a\\udfff", "metadata.log.dir=/a\\udfff: expected the path of a directory"),
         ("metadata.log.dir=", "metadata.log.dir=: expected the path of a directory"),
         ("cordoned.log.dirs=/x", "cordoned.log.dirs=/x: expected entries of log.dirs, spelled as there, or *, not /x"),
         (
