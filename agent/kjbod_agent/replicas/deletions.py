@@ -11,7 +11,7 @@ Everything else that must give up its name becomes a *stray*: kept, listed with 
 restored only by a person.
 
 The name is free in the inventory at once, and the rename is queued on the directory before anything that will use the
-name. Where it fails the name is taken again.
+name. Where it fails the name is taken again: nothing is made under it in another directory before that is known.
 
 A rename or a removal that ends with an error is never forgotten: the directory is listed as a stray under its present
 name, with the error and what to do. The agent tries again after :data:`REFUSED_AGAIN_MS`, after :data:`AGAIN_MS` where
@@ -66,6 +66,17 @@ class DepartingReplica:
     partition: int
     topic_id: Uuid | None
 
+    @property
+    def replica_name(self) -> str:
+        """The name of the current replica that it is, or was; the topic may be cut where it has a suffix."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def has_replica_name(self) -> bool:
+        """Whether it takes the name of a current replica: it has no suffix."""
+        parsed = parse_replica(self.name)
+        return parsed is not None and not parsed[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Successor:
@@ -98,7 +109,7 @@ class Deletions:
         delay_ms: how long a replica of a topic is kept as ``-delete``, by the name of the topic.
         wall_ms: the time.
         changed: the strays are others than before, for who remembers them.
-        renamed_away: a deleted replica has its new name, or could not get it.
+        renamed_away: a deleted replica, or a stray, has its new name, or could not get it.
         log: for what has no place in the health report.
     """
 
@@ -134,13 +145,14 @@ class Deletions:
         """The metadata no longer give this replica to this broker: free its name, which the inventory has done."""
         new_name = self._new_name(leaving, delete_name)
         self.inventory.occupy(leaving.directory_id, new_name, leaving.topic_id)
+        self._departs(leaving)
         # The configuration of a topic that was deleted is forgotten soon.
         delay_ms = self.delay_ms(leaving.topic)
         self.works[leaving.directory_id].add(functools.partial(self._delete, leaving, new_name, delay_ms))
 
     async def _delete(self, leaving: DepartingReplica, new_name: str, delay_ms: int) -> None:
         renamed = await self._rename(leaving, new_name, "it was deleted", functools.partial(self.delete, leaving))
-        self.renamed_away(leaving)
+        self._departed(leaving)
         if renamed:
             self.log.info("replica.deleted", path=self._path(leaving.directory_id, new_name))
             self._push(delay_ms, leaving.directory_id, new_name, leaving.topic_id, replaced=False)
@@ -324,7 +336,11 @@ class Deletions:
 
     def hide(self, leaving: DepartingReplica) -> None:
         """:meth:`show` no longer holds."""
-        if self.strays.pop((leaving.directory_id, leaving.name), None) is not None:
+        self.gone(leaving.directory_id, leaving.name)
+
+    def gone(self, directory_id: Uuid, name: str) -> None:
+        """Forget what :meth:`show` has listed: it is not there any more."""
+        if self.strays.pop((directory_id, name), None) is not None:
             self.changed()
 
     def set_aside(self, leaving: DepartingReplica, reason: str) -> None:
@@ -340,11 +356,14 @@ class Deletions:
             topic_id=None if leaving.topic_id is None else str(leaving.topic_id),
             reason=reason,
         )
+        self._departs(leaving)
         self.works[leaving.directory_id].add(functools.partial(self._set_aside, leaving, new_name, reason))
 
     async def _set_aside(self, leaving: DepartingReplica, new_name: str, reason: str) -> None:
         again = functools.partial(self.set_aside, leaving, reason)
-        if not await self._rename(leaving, new_name, reason, again):
+        renamed = await self._rename(leaving, new_name, reason, again)
+        self._departed(leaving)
+        if not renamed:
             self.strays.pop((leaving.directory_id, new_name), None)
             self.changed()
         elif reason in (SUPERSEDED, WRONG_NAME):
@@ -467,6 +486,15 @@ class Deletions:
         self.changed()
 
     # ---- names
+
+    def _departs(self, leaving: DepartingReplica) -> None:
+        if leaving.has_replica_name:
+            self.inventory.departs(leaving.directory_id, leaving.replica_name)
+
+    def _departed(self, leaving: DepartingReplica) -> None:
+        if leaving.has_replica_name:
+            self.inventory.departed(leaving.directory_id, leaving.replica_name)
+        self.renamed_away(leaving)
 
     def _new_name(self, leaving: DepartingReplica, name: Callable[[str, int, str], str]) -> str:
         """The name that it is to get; once more that of an attempt before."""

@@ -105,12 +105,14 @@ class Comparison:
     """Difference between a list of a directory and the inventory.
 
     Attributes:
-        vanished: current replicas that are not there any more.
+        vanished: current replicas that are not there any more, and what is in their place; empty: nothing.
+        present: the other current replicas.
         gone: names that were taken and are free.
         changed: directories of replicas that could not be used before, or were not there: to be read again.
     """
 
-    vanished: tuple[TopicIdPartition, ...]
+    vanished: Mapping[TopicIdPartition, str]
+    present: tuple[Replica, ...]
     gone: tuple[str, ...]
     changed: tuple[Replica, ...]
 
@@ -162,6 +164,8 @@ class Inventory:
         """Where this process made a replica, of which an older copy may still turn up, or knew one when it did."""
         self._leaving: dict[TopicIdPartition, set[Uuid]] = {}
         """Where copies lie that this broker no longer has, and that have not been renamed yet."""
+        self._departing: dict[str, set[Uuid]] = {}
+        """Names of replicas, and the directories in which something that has such a name is to be renamed."""
         self._claims: dict[str, dict[tuple[Uuid, str], Claim]] = {}
         """Claims by the name that they take, then by directory and own name."""
         self._claimed: dict[tuple[Uuid, str], str] = {}
@@ -283,21 +287,41 @@ class Inventory:
         """Hold what was listed in a directory against what is known of it; ``missed`` are names of replicas that are
         not made because their names are taken. Nothing is changed."""
         names = self._contents[directory_id].names
-        vanished = []
-        for name, topic_id in names.items():
-            if topic_id is None or name in listed or name.endswith(("-delete", "-stray", "-future")):
-                continue
-            key = TopicIdPartition(topic_id, int(name.rpartition("-")[2]))
-            if key not in self._creating and key not in self._moving and directory_id in self._copies.get(key, ()):
-                vanished.append(key)
+        vanished, present = {}, []
         here = [name for directory, name in self._claimed if directory == directory_id]
+        for name in names:
+            if (key := self.current(directory_id, name)) is None:
+                if name not in listed and self._is_anothers(directory_id, name):
+                    here.append(name)
+            elif name not in listed:
+                vanished[key] = ""
+            elif listed[name].is_directory:
+                present.append(listed[name])
+            else:
+                vanished[key] = listed[name].trouble
         changed = [
             listed[name]
             for name in here
             if name in listed and listed[name].is_directory and not self._claims_of(directory_id, name).misnamed
         ]
         changed += [listed[name] for name in missed if name in listed and name not in names]
-        return Comparison(tuple(vanished), tuple(name for name in here if name not in listed), tuple(changed))
+        gone = tuple(name for name in here if name not in listed)
+        return Comparison(vanished, tuple(present), gone, tuple(changed))
+
+    def current(self, directory_id: Uuid, name: str) -> TopicIdPartition | None:
+        """The current replica that has this name there, and is neither being made nor moved; None: there is none."""
+        topic_id = self._contents[directory_id].names.get(name)
+        if topic_id is None or name.endswith(("-delete", "-stray", "-future")):
+            return None
+        key = TopicIdPartition(topic_id, int(name.rpartition("-")[2]))
+        busy = key in self._creating or key in self._moving
+        return key if not busy and directory_id in self._copies.get(key, ()) else None
+
+    def _is_anothers(self, directory_id: Uuid, name: str) -> bool:
+        """Whether what has the name of a replica is of a topic that is not here any more, and could not be renamed."""
+        if (directory_id, name) in self._claimed or name.endswith(("-delete", "-stray", "-future")):
+            return False
+        return not self.is_replica(directory_id, name, int(name.rpartition("-")[2]))
 
     def _claims_of(self, directory_id: Uuid, name: str) -> Claim:
         return self._claims[self._claimed[directory_id, name]][directory_id, name]
@@ -420,6 +444,8 @@ class Inventory:
             self._uncreate(partition)
         for partition in [p for p, leaving in self._leaving.items() if directory_id in leaving]:
             self.renamed_away(partition, directory_id)
+        for name in [name for name, leaving in self._departing.items() if directory_id in leaving]:
+            self.departed(directory_id, name)
 
     def created(self, partition: TopicIdPartition) -> Uuid | None:
         """A creation is complete: where; None when the directory failed in the meantime."""
@@ -488,6 +514,18 @@ class Inventory:
         left.discard(directory_id)
         if not left:
             self._leaving.pop(partition, None)
+
+    def departs(self, directory_id: Uuid, name: str) -> None:
+        """Note that something there is to be renamed, so that this name of a replica is free. The rename may be
+        refused, and the name is taken then: no replica has it in another directory before :meth:`departed`."""
+        self._departing.setdefault(name, set()).add(directory_id)
+
+    def departed(self, directory_id: Uuid, name: str) -> None:
+        """Note that it was renamed, or could not be. Review what has the name, which may have waited."""
+        left = self._departing.get(name, set())
+        left.discard(directory_id)
+        if not left:
+            self._departing.pop(name, None)
 
     def release(self, directory_id: Uuid, name: str) -> None:
         """A name is free that was taken by something that is no current or future replica."""
@@ -670,6 +708,8 @@ class Inventory:
             directory = self._choose(wanted)
         if directory is None:
             return Decision(wanted, Action.LEAVE, "no directory is online")
+        if self._departing.get(wanted.name, {directory}) - {directory}:
+            return Decision(wanted, Action.WAIT, "what has its name in another directory has not been renamed yet")
         self._preferred.pop((wanted.topic, wanted.partition.partition), None)
         aside = self._extra(wanted, all_of_them=True)
         self.reserve(wanted, directory)

@@ -24,9 +24,9 @@ import asyncio
 import errno
 import functools
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.ids import Uuid, is_reserved
@@ -79,11 +79,20 @@ CANNOT_TAKE_IT: Final = frozenset({Meaning.ROOM, Meaning.NAME, Meaning.CONFIGURA
 """Errors of a creation that speak for another directory, not of a dead disk."""
 LOOK_MS: Final = 10_000
 """Between two looks at which replicas are in a directory."""
+READ_PER_LOOK: Final = 500
+"""Replicas of a directory whose ``partition.metadata`` one look reads."""
 NAMED_MAX: Final = 3
 """Replicas that are named with the reason why they are missing; the others are counted."""
 TOPIC_DELAY: Final = "file.delete.delay.ms"
 BROKER_DELAY: Final = "log.segment.delete.delay.ms"
 DELETE_DELAY_MS: Final = 60_000
+
+
+class Vanished(NamedTuple):
+    """A replica that somebody else has removed or displaced: where it was, and words that follow its path."""
+
+    path: str
+    reason: str
 
 
 class PlacementOwner(Protocol):
@@ -217,8 +226,10 @@ class Placement:
     _left: dict[TopicIdPartition, str] = field(default_factory=dict)
     _taken: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Replicas that cannot be made because something else has their name, with what has it."""
-    _vanished: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Replicas that were removed by somebody else, and where they were."""
+    _vanished: dict[TopicIdPartition, Vanished] = field(default_factory=dict)
+    """Replicas that somebody else has removed, or put something else in the place of."""
+    _looked: dict[Uuid, int] = field(default_factory=dict)
+    """How many replicas of each directory the looks have read so far, round and round."""
     _refusals: dict[TopicIdPartition, int] = field(default_factory=dict)
     """How often directories could not take a replica that is not made yet."""
     _unable: dict[Uuid, str] = field(default_factory=dict)
@@ -276,7 +287,7 @@ class Placement:
     def missing(self) -> list[str]:
         """Replicas that the metadata place here and that cannot be used, and why, in words."""
         told = [f"{self._name(partition)} cannot be used: {why}" for partition, why in self._taken.items()]
-        told += [f"{path} was removed while the agent ran: put it back" for path in self._vanished.values()]
+        told += [f"{gone.path} {gone.reason}" for gone in self._vanished.values()]
         longer = [stray for stray in self.deletions.strays.values() if stray.reason.startswith(LONGER)]
         told += [f"{stray.path}: {stray.reason}: restore or remove it (kjbod strays)" for stray in longer]
         more = len(told) - NAMED_MAX
@@ -885,13 +896,16 @@ class Placement:
                 return
             seen = self.inventory.compare(directory_id, listed, missed)
             again = await agent.load_replicas(seen.changed, timeout_ms=WORK_TIMEOUT_MS) if seen.changed else ()
+            read = self._to_read(directory_id, seen.present)
+            current = await agent.load_replicas(read, again=True, timeout_ms=WORK_TIMEOUT_MS) if read else ()
         except (DirectoryError, DirectoryTimeout, WorkerUnavailable):
             return  # whether its disk is dead is for the health monitor to say
         if directory_id not in self.inventory.online or self._work[directory_id].agent is not agent:
             return
-        self._note_vanished(directory_id, seen.vanished)
+        self._note_vanished(directory_id, {**seen.vanished, **self._displaced(directory_id, current)})
         for name in seen.gone:
             self.inventory.release(directory_id, name)
+            self.deletions.gone(directory_id, name)
         for replica in again:
             self.inventory.release(directory_id, replica.name)
             self.inventory.put(directory_id, replica)
@@ -905,16 +919,43 @@ class Placement:
             self._look_at(found, replica.suffix)
         self.review(self._taken)
 
-    def _note_vanished(self, directory_id: Uuid, vanished: Iterable[TopicIdPartition]) -> None:
+    def _to_read(self, directory_id: Uuid, present: Sequence[Replica]) -> list[Replica]:
+        """The current replicas whose topic ids this look reads: the next ones, and those that were displaced."""
+        start = self._looked.get(directory_id, 0) % max(1, len(present))
+        self._looked[directory_id] = start + READ_PER_LOOK
+        turn = {replica.name for replica in (*present[start:], *present[:start])[:READ_PER_LOOK]}
         there = self.inventory.path(directory_id)
-        found = {partition: f"{there}/{self._name(partition)}" for partition in vanished}
-        for partition, path in list(self._vanished.items()):
-            if partition not in found and path.startswith(f"{there}/"):
+        displaced = {self._name(key) for key, gone in self._vanished.items() if gone.path.startswith(f"{there}/")}
+        return [replica for replica in present if replica.name in turn or replica.name in displaced]
+
+    def _displaced(self, directory_id: Uuid, read: Iterable[Replica]) -> dict[TopicIdPartition, str]:
+        """Replicas whose directories are no longer theirs, and what is the matter with them."""
+        found = {}
+        for replica in read:
+            key = self.inventory.current(directory_id, replica.name)
+            if key is not None and replica.topic_id != key.topic_id:
+                other = NO_TOPIC_ID if replica.topic_id is None else "it is another topic's"
+                found[key] = replica.trouble or other
+        return found
+
+    def _note_vanished(self, directory_id: Uuid, vanished: Mapping[TopicIdPartition, str]) -> None:
+        there = self.inventory.path(directory_id)
+        found = {
+            partition: Vanished(
+                f"{there}/{self._name(partition)}",
+                f"was changed while the agent ran: {instead}: put back what was there"
+                if instead
+                else "was removed while the agent ran: put it back",
+            )
+            for partition, instead in vanished.items()
+        }
+        for partition, gone in list(self._vanished.items()):
+            if partition not in found and gone.path.startswith(f"{there}/"):
                 del self._vanished[partition]
-        for partition, path in found.items():
-            if partition not in self._vanished and partition in self.hosting:
-                self._vanished[partition] = path
-                self.log.error("replica.vanished", path=path, reason="somebody has removed or renamed it: put it back")
+        for partition, gone in found.items():
+            if self._vanished.get(partition) != gone and partition in self.hosting:
+                self._vanished[partition] = gone
+                self.log.error("replica.vanished", path=gone.path, reason=f"it {gone.reason}")
 
     def _leave(self, decision: Decision) -> None:
         """Nothing to do; said once where a person would expect something."""
@@ -1146,11 +1187,14 @@ class Placement:
             self.log.error("replica.delete.offline", path=f"{self.inventory.path(directory)}/{name}")
 
     def _renamed_away(self, leaving: DepartingReplica) -> None:
-        """The way is free for this replica, where it has become this broker's again meanwhile."""
+        """The way is free for this replica, where it has become this broker's again meanwhile, and for another one of
+        its name."""
         if leaving.topic_id is not None:
             partition = TopicIdPartition(leaving.topic_id, leaving.partition)
             self.inventory.renamed_away(partition, leaving.directory_id)
             self.review([partition])
+        if leaving.has_replica_name and (waits := self._hosted_as(leaving.replica_name)) is not None:
+            self.review([waits])
 
     def _follow_delays(self, changes: Iterable[Change]) -> None:
         for change in changes:

@@ -416,9 +416,11 @@ class DirectoryAgent(CanProbe, Protocol):
     async def load_head(self, *, timeout_ms: int) -> LoadedDirectory:
         """The first part of :meth:`load`, one request: all but the topic ids, which are None in its replicas."""
 
-    async def load_replicas(self, replicas: Sequence[Replica], *, timeout_ms: int) -> tuple[Replica, ...]:
+    async def load_replicas(
+        self, replicas: Sequence[Replica], *, again: bool = False, timeout_ms: int
+    ) -> tuple[Replica, ...]:
         """The second part of :meth:`load`: the same replicas with their topic ids. ``timeout_ms`` is for each piece of
-        the work; a probe goes between any two."""
+        the work; a probe goes between any two. ``again``: they were read before, and probes know them."""
 
     async def list_replicas(self, *, timeout_ms: int) -> tuple[Replica, ...]:
         """Return every replica directory as it is now, by name, without topic ids, and what else has the name of a

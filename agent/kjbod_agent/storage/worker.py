@@ -94,8 +94,8 @@ _DIRECTORY_ID = re.compile(rb"^[ \t\f]*directory\.id[ \t\f]*[=: \t\f][ \t\f]*(\S
 _TEXT = re.compile(rb"[\t\n\f\r -~]*")
 
 _TOPIC_ID = re.compile(rb"version: ?(\d+)\r?\ntopic_id: ?([A-Za-z0-9_-]{22})={0,2}\s*")
-_ZERO_ID = re.compile(rb"A{21}[A-P]")
-"""The last character has two bits of the id."""
+_RESERVED_ID = re.compile(rb"A{21}[A-Za-f]")
+"""0, and 1, which is that of the metadata log: no topic has them. The last character has two bits of the id."""
 
 NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESPIPE)
 """What reading a directory gets, a link to itself or through a file, a socket, a FIFO."""
@@ -269,10 +269,10 @@ def directory_id_of(content: bytes) -> str | None:
 
 
 def topic_id_of(content: bytes) -> str | None:
-    """Text of the topic id in a ``partition.metadata``; None when it is not one of version 0 with an id other than
-    zero (``PartitionMetadataFile.PartitionMetadataReadBuffer``)."""
+    """Text of the topic id in a ``partition.metadata``; None when it is not one of version 0 with an id that a
+    topic may have (``PartitionMetadataFile.PartitionMetadataReadBuffer``, which takes 1, too)."""
     found = _TOPIC_ID.fullmatch(content)
-    if found is None or int(found.group(1)) != 0 or _ZERO_ID.fullmatch(found.group(2)):
+    if found is None or int(found.group(1)) != 0 or _RESERVED_ID.fullmatch(found.group(2)):
         return None
     return found.group(2).decode("latin-1")
 
@@ -649,10 +649,11 @@ class Worker:
         self, root: int, request: dict[str, Any], directory_id: str | None
     ) -> list[tuple[str | None, str]]:
         """Topic ids of the replicas in ``names``, in order; where there is none, why that may be no more than an
-        unreadable file of a replica with data, in words, empty where it is not."""
-        return [self._topic_id(root, name) for name in request["names"]]
+        unreadable file of a replica with data, in words, empty where it is not. ``again``: probes know them already."""
+        return [self._topic_id(root, name, known=request.get("again", False)) for name in request["names"]]
 
-    def _topic_id(self, root: int, name: str) -> tuple[str | None, str]:
+    def _topic_id(self, root: int, name: str, *, known: bool) -> tuple[str | None, str]:
+        self._step(f"access of {name}")
         try:
             number = denied(root, name, USABLE)
             if number and not name.endswith(("-delete", "-stray")):
@@ -667,8 +668,9 @@ class Worker:
         topic_id = topic_id_of(content)
         if topic_id is None:
             return None, why_no_topic_id(content)
-        changed_ns = os.stat(f"{name}/{PARTITION_METADATA}", dir_fd=root).st_ctime_ns
-        self._places.append(f"{changed_ns} {name}")
+        if not known:
+            changed_ns = os.stat(f"{name}/{PARTITION_METADATA}", dir_fd=root).st_ctime_ns
+            self._places.append(f"{changed_ns} {name}")
         return topic_id, ""
 
     def _why_it_may_have_data(self, root: int, name: str) -> str:

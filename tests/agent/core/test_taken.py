@@ -47,6 +47,7 @@ UNREADABLE: dict[str, Spoil] = {
     "one of another version": directory(f"version: 1\ntopic_id: {FOO}".encode()),
     "a torn one": directory(f"version: 0\ntopic_id: {str(FOO)[:9]}".encode()),
     "one with the zero id": directory(b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA"),
+    "one with the id of the metadata log": directory(b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"),
     "garbage": directory(bytes(range(256))),
     "one with a byte order mark": directory(b"\xef\xbb\xbf" + (content(FOO) or b"")),
     "none, and data": directory(None),
@@ -277,6 +278,56 @@ def test_no_stray_is_restored_beside_it(virtual: Run, kind: str) -> None:
     virtual(story)
 
 
+def old_copy(clock: Any) -> World:
+    """Deleted and made anew while no agent ran; the old copy cannot be renamed."""
+    world = World(clock, {D1: {"foo-0": OTHER}}, *topic(UNASSIGNED), loading=[D1])
+    world.disks[D1].fail(errno.EXDEV, ["rename_replica"])
+    return world
+
+
+def test_nothing_is_made_elsewhere_while_what_has_the_name_may_not_be_renamed(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        world = old_copy(clock)
+        async with world.running():
+            await load(world, (D1,))
+            await asyncio.sleep(3 * LOOK_MS / 1000)
+            assert (world.names(D1), world.names(D2), world.names(D3)) == (["foo-0"], [], [])
+            (missing,) = world.placement.missing()
+            assert missing.startswith("foo-0 cannot be used: /d1/foo-0: it belongs to another topic")
+            world.disks[D1].heal()
+            await asyncio.sleep(400)
+            assert len([*world.names(D1), *world.names(D2), *world.names(D3)]) == 2 and world.placement.missing() == []
+
+    virtual(story)
+
+
+def test_nothing_is_made_elsewhere_either_when_the_topic_is_made_anew_at_once(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        world = World(clock, {D1: {"foo-0": FOO}}, *topic(D1))
+        world.disks[D1].fail(errno.EXDEV, ["rename_replica"])
+        async with world.running():
+            made = TopicRecord(name="foo", topic_id=NEW), partition(NEW, 0, (1,), D2)
+            world.commit(RemoveTopicRecord(topic_id=FOO), *made)
+            await asyncio.sleep(5)
+            assert (world.names(D1), world.names(D2), world.names(D3)) == (["foo-0"], [], [])
+            assert len(world.placement.missing()) == 1
+
+    virtual(story)
+
+
+def test_what_could_not_be_renamed_and_is_moved_away_is_not_waited_for(virtual: Run) -> None:
+    async def story(clock: Any) -> None:
+        world = old_copy(clock)
+        async with world.running():
+            await load(world, (D1,))
+            world.disks[D1].directories.clear()
+            await asyncio.sleep(2 * LOOK_MS / 1000)
+            assert len([*world.names(D1), *world.names(D2), *world.names(D3)]) == 1
+            assert (world.placement.missing(), world.placement.strays) == ([], ())
+
+    virtual(story)
+
+
 # ------------------------------------------------------------------------------------------------------------- vanished
 
 
@@ -295,6 +346,46 @@ def test_a_replica_that_somebody_removes_is_named_until_it_is_back(virtual: Run)
             await asyncio.sleep(2 * LOOK_MS / 1000)
             world.commit(RemoveTopicRecord(topic_id=FOO))
             assert world.placement.missing() == [], "it is no longer this broker's"
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("kind", UNREADABLE | NO_DIRECTORY | {"another topic's": directory(content(OTHER))})
+def test_a_replica_that_somebody_displaces_is_named_until_it_is_back(virtual: Run, kind: str) -> None:
+    spoil = (UNREADABLE | NO_DIRECTORY).get(kind, directory(content(OTHER)))
+
+    async def story(clock: Any) -> None:
+        world = World(clock, {D1: {"foo-0": FOO, "foo-1": FOO}}, *topic(D1), partition(FOO, 1, (1,), D1))
+        async with world.running():
+            del world.disks[D1].directories["foo-0"]
+            spoil(world.disks[D1])
+            for _ in range(2):
+                await asyncio.sleep(2 * LOOK_MS / 1000)
+                (told,) = world.placement.missing()
+                assert told.startswith("/d1/foo-0 was changed while the agent ran: it")
+                assert len(world.log.of("replica.vanished")) == 1
+            world.disks[D1].obstacles.clear()
+            world.disks[D1].directories["foo-0"] = content(FOO)
+            await asyncio.sleep(2 * LOOK_MS / 1000)
+            assert world.placement.missing() == []
+
+    virtual(story)
+
+
+def test_each_replica_is_read_in_turn_and_a_displaced_one_in_each_look(
+    virtual: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kjbod_agent.replicas.placement.READ_PER_LOOK", 2)
+
+    async def story(clock: Any) -> None:
+        placed = [partition(FOO, number, (1,), D1) for number in range(7)]
+        world = World(clock, {D1: {f"foo-{n}": FOO for n in range(7)}}, *topic(D1), *placed)
+        async with world.running():
+            world.disks[D1].directories["foo-5"] = b""
+            await asyncio.sleep(5 * LOOK_MS / 1000)
+            for _ in range(6):
+                assert [told.partition(" ")[0] for told in world.placement.missing()] == ["/d1/foo-5"]
+                await asyncio.sleep(LOOK_MS / 1000)
 
     virtual(story)
 
