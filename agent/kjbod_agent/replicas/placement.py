@@ -478,6 +478,7 @@ class Placement:
         if directory_id is not None:
             if directory_id in self._work:
                 self._work[directory_id].clear()
+            self._looked.pop(directory_id, None)
             self.deletions.forget_directory(directory_id)
         self._judge_deleted()
         self.review(self.hosting.partitions)

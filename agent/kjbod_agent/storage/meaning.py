@@ -116,6 +116,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
     errno.EXDEV: "it lies in a lower layer of an overlay file system, or has another project quota than the log "
     "directory: put the log directory on a volume of its own",
     errno.EMLINK: "the file system takes no more sub-directories there",
+    errno.ESTALE: "its partition.metadata is not what it was: look what it holds, and remove it by hand",
     errno.ENOKEY: "its directory is encrypted and locked: unlock it (fscrypt unlock)",
     errno.ENOTEMPTY: "something that is no regular file is in it: move that away",
     errno.ENOLCK: "its file system has no locks: start the lock service (NFS: rpc.statd), mount it with "
