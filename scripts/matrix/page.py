@@ -8,7 +8,7 @@ from scripts.matrix.record import OK, Outcome
 _HEAD = """# kjbod and the releases of Apache Kafka
 
 Measured by `scripts/compatibility`, which writes this page: real brokers and controllers of each version, real disks
-(loop devices that fail), one cell at a time."""
+(loop devices that fail)."""
 
 
 def page(outcomes: Mapping[Cell, Outcome]) -> str:

@@ -11,11 +11,19 @@ from scripts.matrix.stage import Stage, claim
 from scripts.rig.cluster import ask, wait_until_serving
 from scripts.rig.cluster_watch import ClusterWatch
 from scripts.rig.java_clients import now_ms
-from scripts.rig.kafka import FEATURES, SERVER, SIGTERMED, KafkaKit, controller_properties, render_properties
+from scripts.rig.kafka import (
+    FEATURES,
+    LEADER_ELECTION,
+    SERVER,
+    SIGTERMED,
+    KafkaKit,
+    controller_properties,
+    render_properties,
+)
 from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 from scripts.rig.rig_error import RigError
 from scripts.story.disks import KillableDisk
-from scripts.story.guard_cluster import VICTIM, GuardedCluster
+from scripts.story.guard_cluster import PARTITIONS, VICTIM, GuardedCluster
 from scripts.story.guard_stage import stage as disks_of_three
 from scripts.story.guard_stage import started
 from scripts.story.guard_steps import GuardStory
@@ -131,6 +139,14 @@ class QuorumCluster(GuardedCluster):
         done.wait(_WAIT_S)
         return (done.stdout() or done.stderr()).strip()
 
+    def lead_again(self, watch: ClusterWatch) -> None:
+        """Have each broker lead what it led before it was restarted, with Kafka's own tool."""
+        server = f"127.0.0.1:{self._ports[VICTIM]}"
+        asked = ("--election-type", "preferred", "--all-topic-partitions")
+        self.kits[VICTIM].run(LEADER_ELECTION, "--bootstrap-server", server, *asked)
+        each = PARTITIONS // len(BROKERS)
+        wait_until(lambda: all(watch.leaders()[one] == each for one in BROKERS), _WAIT_S, "preferred leaders")
+
     def finalize(self, kit: KafkaKit) -> None:
         """Raise metadata.version to that of a release, with Kafka's own tool."""
         server = f"127.0.0.1:{self._ports[VICTIM]}"
@@ -168,6 +184,7 @@ def _upgrade_all(story: GuardStory, cluster: QuorumCluster, kit: KafkaKit, *, fa
         cluster.upgrade_broker(broker, kit, story.watch)
         story.await_whole()
         if fault and broker == VICTIM:
+            cluster.lead_again(story.watch)
             story.hang_guarded()
             story.replace()
     _await_ok(cluster)
