@@ -10,7 +10,7 @@ from scripts.matrix.differences import DUMP_LOG, LISTED, SHELL, compared
 from scripts.matrix.page import page
 from scripts.matrix.plan import ACT, AGENT, READ, ROLLING, ROWS, Cell, cells, chosen_rows, chosen_versions
 from scripts.matrix.record import FAILED, OK, Outcome
-from scripts.rig.kafka import KafkaKit
+from scripts.rig.kafka import KafkaKit, known_versions
 from scripts.rig.rig_error import RigError
 
 KNOWN = ("3.7.2", "3.9.2", "3.10.0", "4.0.2", "4.4.0")
@@ -130,3 +130,12 @@ def test_the_page_has_a_cell_for_each_outcome_and_a_note_for_what_is_not_there()
     assert f"| {ROWS[ROLLING]} | {path} | ok |" in text
     assert text.endswith("1. different: one line differs\n2. not there: no kafka-shell\n")
     assert "2026-11-28 (UTC), kjbod 0.1 (abc)." in text
+
+
+def test_the_committed_page_has_every_version_and_row_and_the_readme_links_to_it() -> None:
+    text = Path("scripts/compatibility.md").read_text()
+    head = next(line for line in text.splitlines() if line.startswith("| |"))
+    assert [one.strip() for one in head.strip("|").split("|")[1:]] == known_versions()
+    assert all(f"| {title} | " in text for title in ROWS.values())
+    assert "not measured" not in text
+    assert "scripts/compatibility.md" in Path("README.md").read_text()
