@@ -70,6 +70,7 @@ STARTS = "tests/scripts/test_replicas.py::test_the_quickest_run_measures_an_agen
 SECURED = "tests/security/test_secured_controller.py::test_an_agent_registers_and_serves_and_commands_read_the_metadata"
 EVALUATED = "tests/fleet/test_insight.py::test_evaluation_counts_only_alarms_before_the_failure"
 QUESTIONED = "tests/scripts/test_fleet_bench.py::test_all_engines_answer_the_same"
+RELEASES = "tests/system/test_compatibility.py::test_another_release_of_kafka_works_with_kjbod"
 HELD = {
     "kjbod fleet import --lake": "tests/fleet/test_imports.py::test_ten_real_days_and_all_real_tickets",
     "scripts/bench/fleet-health --lake": EVALUATED,
@@ -157,6 +158,9 @@ HELD = {
     "scripts/bench/replicas --quick": STARTS,
     "scripts/bench/replicas --replicas --memory-replicas": STARTS,
     "scripts/bench/replicas --replicas --memory-replicas --cases --no-moves": STARTS,
+    "scripts/compatibility": RELEASES,
+    "scripts/compatibility --versions --rows": RELEASES,
+    "scripts/compatibility --versions --rows --again": RELEASES,
     "scripts/fuzz": FUZZED,
     "scripts/fuzz --frames --seed": FUZZED,
     "scripts/real-brokers": BROKERS,
