@@ -2,9 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.faults.disks import require_real_disks
@@ -16,9 +15,6 @@ from scripts.matrix.record import FAILED, Outcome
 from scripts.rig.kafka import known_versions
 from scripts.rig.namespaces import require_namespaces
 from scripts.terminal import INTERRUPTED
-
-_ROOT: Final = Path(__file__).parents[2]
-_PAGE: Final = _ROOT / "scripts" / "compatibility.md"
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -32,7 +28,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--versions", metavar="VERSION,...", help=f"these ({', '.join(known_versions())})")
     parser.add_argument("--rows", metavar="ROW,...", help="these rows (all)")
-    parser.add_argument("--out", type=Path, default=_PAGE, metavar="FILE", help="the page (scripts/compatibility.md)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (DIR/compatibility.md)")
     parser.add_argument(
         "--work",
         type=Path,
@@ -41,7 +37,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="outcomes and logs (./%(default)s)",
     )
     parser.add_argument("--again", action="store_true", help="measure all that is asked for, also what is ok")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.out = options.out or options.work / "compatibility.md"
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,11 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     try:
         planned = list(cells(chosen_rows(options.rows), chosen_versions(options.versions, known_versions())))
+        file = options.work.resolve() / "cells.jsonl"
+        known = record.read(file)
+        options.work.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(page(known), encoding="utf-8")  # before anything takes its time
         require_real_disks()
         require_namespaces()
-        known = _measured(planned, options)
+        _measure(planned if options.again else record.left_to_do(planned, known), known, file, options.out)
     except KjbodError as error:
         print(f"compatibility: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    except OSError as error:
+        print(f"compatibility: {error.filename}: {error.strerror}", file=sys.stderr)
         return EXIT_FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -62,22 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_FAILURE if failed else 0
 
 
-def _measured(planned: Sequence[Cell], options: argparse.Namespace) -> Mapping[Cell, Outcome]:
-    """Measure what is left, write the page after each cell, and return all outcomes that are known."""
-    file = options.work.resolve() / "cells.jsonl"
-    known = record.read(file)
-    for cell in planned if options.again else record.left_to_do(planned, known):
+def _measure(left: Iterable[Cell], known: dict[Cell, Outcome], file: Path, out: Path) -> None:
+    """Measure cells, and add each outcome to those that are known, to their file and to the page."""
+    for cell in left:
         print(f"{cell.version}: {cell.row} ...", flush=True)
-        outcome = measure(cell, options.work.resolve() / "logs")
+        outcome = known[cell] = measure(cell, file.parent / "logs")
         record.append(file, outcome)
-        known[cell] = outcome
-        options.out.write_text(page(known), encoding="utf-8")
-        print(
-            f"{cell.version}: {cell.row}: {outcome.state} in {outcome.seconds:.0f} s {outcome.reason}".strip(),
-            flush=True,
-        )
-    options.out.write_text(page(known), encoding="utf-8")
-    return known
+        out.write_text(page(known), encoding="utf-8")
+        said = f"{cell.version}: {cell.row}: {outcome.state} in {outcome.seconds:.0f} s {outcome.reason}"
+        print(said.strip(), flush=True)
 
 
 if __name__ == "__main__":

@@ -52,10 +52,12 @@ class RecordError(KjbodError):
 
 def read(path: Path) -> dict[Cell, Outcome]:
     """Return the last outcome of each cell. Raises :class:`RecordError` with the line that is none."""
-    if not path.exists():
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
         return {}
     found: dict[Cell, Outcome] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
             outcome = Outcome.from_json(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError) as error:

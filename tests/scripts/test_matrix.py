@@ -42,6 +42,24 @@ def test_a_version_or_row_that_does_not_exist_is_one_line(
     assert said.out == "" and said.err.startswith(f"compatibility: {line}") and said.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "place", "line"),
+    [
+        ("--out", "missing/page.md", "missing/page.md: No such file or directory"),
+        ("--out", ".", ": Is a directory"),
+        ("--work", "file", "file/cells.jsonl: Not a directory"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_line_before_anything_is_measured(
+    option: str, place: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    given = {"--out": str(tmp_path / "page.md"), "--work": str(tmp_path / "work"), option: str(tmp_path / place)}
+    assert command.main([word for pair in given.items() for word in pair]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.endswith(f"{line}\n") and said.err.count("\n") == 1
+
+
 def test_a_jar_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KJBOD_CACHE", str(tmp_path))
     libs = tmp_path / "kafka-3.9.2" / "libs"
