@@ -20,8 +20,12 @@ from pathlib import Path
 from kjbod.clock import SystemClock
 from kjbod.config import load_config
 from kjbod.config.keys import Config
+from kjbod.metadata import versions
+from kjbod.metadata.checkpoint_files import write_checkpoint
+from kjbod.metadata.records import FeatureLevelRecord
 from kjbod.wire.client import Connection
 from kjbod_controller_stub.server import ControllerServer
+from scripts.rig.kafka import RELEASE
 from scripts.rig.tracing import run_traced
 from tests.controller.conftest import Site, until
 from tests.controller.test_server import create, join
@@ -48,6 +52,9 @@ def configuration(directory: Path) -> Config:
 def prepare(directory: Path) -> None:
     """What the life that is killed starts from."""
     Site(directory.with_suffix(".properties"), directory).format()
+    level = versions.release_level(RELEASE)  # what is left is given to a real controller, too
+    features = (FeatureLevelRecord(name=n, feature_level=v) for n, v in versions.default_features(level).items())
+    write_checkpoint(directory / "bootstrap.checkpoint", header_timestamp_ms=0, kraft=None, records=features)
     asyncio.run(live(configuration(directory), "before", None))
     last = max((directory / LOG).glob("*.log"))
     with last.open("ab") as file:

@@ -423,7 +423,7 @@ class Difference:
         real, ours = self.real.as_json().splitlines(), self.ours.as_json().splitlines()
         lines += [
             line
-            for line in difflib.unified_diff(real, ours, "4.3.1", "ours", lineterm="", n=2)
+            for line in difflib.unified_diff(real, ours, "real", "ours", lineterm="", n=2)
             if not line.startswith("@@")
         ]
         return "\n".join(lines)

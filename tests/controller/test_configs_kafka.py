@@ -1,4 +1,4 @@
-"""A real controller of Kafka 4.3.1 is the judge of topics and configurations: the same answers, texts and records."""
+"""A real controller of Kafka 4.4.0 is the judge of topics and configurations: the same answers, texts and records."""
 
 import asyncio
 from collections.abc import Iterator
@@ -59,6 +59,10 @@ TOPIC_VALUES = [
     ("max.compaction.lag.ms", ("0", "5")),
     ("remote.storage.enable", ("true",)),
     ("local.retention.ms", ("-3", "999999999999")),
+    ("remote.copy.lag.ms", ("-2", "5")),
+    ("remote.copy.lag.bytes", ("-2", "5")),
+    ("max.decompressed.message.bytes", ("0", "2147483640", "5")),
+    ("errors.deadletterqueue.group.enable", ("yes", "true")),
     ("internal.segment.bytes", ("5",)),
     ("message.format.version", ("2.0",)),
     ("no such", ("",)),
@@ -72,6 +76,13 @@ GROUP_VALUES = [
     ("share.delivery.count.limit", ("1", "11")),
     ("streams.num.standby.replicas", ("3", "2")),
     ("streams.initial.rebalance.delay.ms", ("-1", "0")),
+    ("streams.num.warmup.replicas", ("21", "-1", "2")),
+    ("streams.task.offset.interval.ms", ("14999", "60000")),
+    ("streams.assignor.name", ("x", "sticky")),
+    ("streams.rack.aware.assignment.tags", ("a,b", "a , a")),
+    ("streams.acceptable.recovery.lag", ("-1", "5")),
+    ("share.assignor.offload.enable", ("x", "true")),
+    ("errors.deadletterqueue.topic.name", ("__x", "dlq.x")),
     ("no.such", ("1",)),
 ]
 METRICS_VALUES = [
@@ -270,9 +281,9 @@ async def differences(kit: KafkaKit, processes: Processes, directory: Path) -> l
         return found
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 def test_topics_and_configurations_are_answered_and_written_as_by_a_real_controller(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    tmp_path: Path, processes: Processes, newest_kit: KafkaKit
 ) -> None:
-    found = asyncio.run(differences(kafka_kit, processes, tmp_path / "pair"))
+    found = asyncio.run(differences(newest_kit, processes, tmp_path / "pair"))
     assert not found, "\n".join(difference.describe() for difference in found)

@@ -24,7 +24,7 @@ from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import decode_response, encode_request
 from kjbod.wire.messages import EnvelopeRequest, RequestBody
 from kjbod.wire.principals import ForwardedPrincipal, encode_principal
-from scripts.rig.kafka import KafkaKit
+from scripts.rig.kafka import RELEASE, KafkaKit
 from scripts.rig.processes import Processes
 from tests.controller.pair import Side
 from tests.controller.random_requests import update
@@ -220,9 +220,9 @@ async def tell(pair: Iterable[Told], steps: Iterable[Step]) -> list[str]:
     return found
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 async def test_tokens_are_made_renewed_and_ended_as_by_kafka(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    tmp_path: Path, processes: Processes, newest_kit: KafkaKit
 ) -> None:
     extra = (
         f"delegation.token.secret.key={SECRET}\nauthorizer.class.name={STANDARD_AUTHORIZER}\n"
@@ -230,10 +230,10 @@ async def test_tokens_are_made_renewed_and_ended_as_by_kafka(
     ).replace("✓", "\\u2713")
     early = versions.DELEGATION_TOKENS - 1
     bobs = acl(Operation.CREATE_TOKENS, ResourceType.USER, "User:bob", principal="User:alice")
-    async with both(kafka_kit, processes, tmp_path / "tokens", level=early, extra=extra) as pair:
+    async with both(newest_kit, processes, tmp_path / "tokens", level=early, extra=extra) as pair:
         sides = [Told(pair.real), Told(pair.ours)]
         found = await tell(sides, TOO_EARLY)
-        upgraded = update((versions.METADATA_VERSION, versions.LATEST, 1))
+        upgraded = update((versions.METADATA_VERSION, versions.release_level(RELEASE), 1))
         for name, make in (("upgrade", upgraded), ("allow", lambda _: CreateAclsRequest(creations=(bobs,)))):
             assert await pair.step(name, make) is None, name
         found += await tell(sides, (*CREATED, *CHANGED))
@@ -242,14 +242,14 @@ async def test_tokens_are_made_renewed_and_ended_as_by_kafka(
     assert len(images[0]) == len(images[1]) == len(sides[0].hmacs) - 2 > 10
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 @only_deep("another pair of controllers")
 async def test_expired_tokens_are_removed_as_by_kafka(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    tmp_path: Path, processes: Processes, newest_kit: KafkaKit
 ) -> None:
     extra = f"delegation.token.secret.key={SECRET}\ndelegation.token.expiry.check.interval.ms=500\n"
     written: list[list[Any]] = []
-    async with both(kafka_kit, processes, tmp_path / "expired", extra=extra.replace("✓", "\\u2713")) as pair:
+    async with both(newest_kit, processes, tmp_path / "expired", extra=extra.replace("✓", "\\u2713")) as pair:
         for side in (pair.real, pair.ours):
             told = Told(side)
             for step in (create(), create(max_lifetime_ms=1)):

@@ -1,4 +1,4 @@
-"""A real controller of Kafka 4.3.1 is the judge: the same requests to it and to ours under Kafka's rules give the same
+"""A real controller of Kafka 4.4.0 is the judge: the same requests to it and to ours under Kafka's rules give the same
 answers and the same records.
 
 Every row of the acceptance table that reaches a controller, upgrades, sessions that expire, and a few random stories.
@@ -66,7 +66,7 @@ BROKERS_FENCED = 9
 FAILURES_MAX = 5
 """So often a real controller may fail in the chapters that are always the same."""
 STEPS = 80
-LEVELS = (30, 25, 17, 16, 7)
+LEVELS = (33, 32, 30, 25, 17, 16, 7)
 QUIET_MS = 3_600_000
 """A session so long that time plays no part."""
 SESSION_MS = 1_000
@@ -111,7 +111,7 @@ async def both(
         port = load_config(configs[0]).listeners[0].port
         session_s = session_ms / 1000
         pair = Pair(
-            await Side.open("4.3.1", port, session_s),
+            await Side.open("real", port, session_s),
             await Side.open("ours", server.port, session_s),
             timed=session_ms < QUIET_MS,
         )
@@ -758,49 +758,49 @@ def test_what_a_slow_machine_may_have_ended_is_not_judged() -> None:
     sessions.require(image, now_s=99.0)
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 @pytest.mark.parametrize("first", seeds(deep=1))
 def test_a_real_controller_and_ours_answer_and_write_the_same(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit, first: int
+    tmp_path: Path, processes: Processes, newest_kit: KafkaKit, first: int
 ) -> None:
     stories = range(first, first + min(STORIES, 6))
-    told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, stories, chapters=SCRIPTED))
+    told = asyncio.run(random_stories(newest_kit, processes, tmp_path, stories, chapters=SCRIPTED))
     assert not told.found, told.report()
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 def test_sessions_expire_and_brokers_register_again_after_upgrades_as_with_a_real_controller(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    tmp_path: Path, processes: Processes, newest_kit: KafkaKit
 ) -> None:
-    stories = random_stories(kafka_kit, processes, tmp_path, (), level=7, chapters=IN_TIME[1:], session_ms=SESSION_MS)
+    stories = random_stories(newest_kit, processes, tmp_path, (), level=7, chapters=IN_TIME[1:], session_ms=SESSION_MS)
     told = asyncio.run(stories)
     assert not told.found, told.report()
     assert told.fenced >= BROKERS_FENCED, told.report()
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 @LONG
 @pytest.mark.parametrize("first", seeds(deep=1))
 @pytest.mark.parametrize("level", LEVELS)
 def test_long_stories_at_each_level(
-    level: int, first: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    level: int, first: int, tmp_path: Path, processes: Processes, newest_kit: KafkaKit
 ) -> None:
     stories = range(first, first + STORIES)
-    told = asyncio.run(random_stories(kafka_kit, processes, tmp_path, stories, level=level, chapters=SCRIPTED))
+    told = asyncio.run(random_stories(newest_kit, processes, tmp_path, stories, level=level, chapters=SCRIPTED))
     print(f"metadata.version {level}: {told.summary()}")
     assert not told.found, told.report()
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 @LONG
 @pytest.mark.parametrize("first", seeds(deep=1))
 @pytest.mark.parametrize("level", LEVELS)
 def test_long_stories_in_which_brokers_fall_silent(
-    level: int, first: int, tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    level: int, first: int, tmp_path: Path, processes: Processes, newest_kit: KafkaKit
 ) -> None:
     stories = range(first, first + STORIES)
     telling = random_stories(
-        kafka_kit, processes, tmp_path, stories, level=level, chapters=IN_TIME, session_ms=SESSION_MS
+        newest_kit, processes, tmp_path, stories, level=level, chapters=IN_TIME, session_ms=SESSION_MS
     )
     told = asyncio.run(telling)
     print(f"metadata.version {level}, in time: {told.summary()}")

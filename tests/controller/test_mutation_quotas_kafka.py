@@ -150,8 +150,8 @@ CALLERS = (("alice", "x"), ("alice", "y"), ("alice", ""), ("bob", "x"), ("bob", 
 
 
 @pytest.fixture
-async def pair(tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> AsyncIterator[Pair]:
-    async with both(kafka_kit, processes, tmp_path / "quotas") as pair:
+async def pair(tmp_path: Path, processes: Processes, newest_kit: KafkaKit) -> AsyncIterator[Pair]:
+    async with both(newest_kit, processes, tmp_path / "quotas") as pair:
         for side in (pair.real, pair.ours):
             joined = await side.connection.request(register(BROKER, CLUSTER_ID)(side.view), timeout_ms=30_000)
             beat = BrokerHeartbeatRequest(
@@ -164,7 +164,7 @@ async def pair(tmp_path: Path, processes: Processes, kafka_kit: KafkaKit) -> Asy
         yield pair
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 async def test_clients_are_slowed_down_as_by_kafka(pair: Pair) -> None:
     sides = (pair.real, pair.ours)
     for side in sides:

@@ -19,21 +19,12 @@ from scripts.rig.kafka import CLUSTER, SERVER, STORAGE, KafkaKit, broker_propert
 from scripts.rig.processes import Processes
 from tests.preloading import run_kjbod
 from tests.storage_tool.test_kafka_storage import files_of
-from tests.world import skip_unless
 
-NEWEST = "4.4.0"
 FAILING = (1, 3)
 """The third directory of broker 1 is on a real disk of its own."""
 OTHER_CONTROLLER = 3001
 CLUSTER_ID = "kjbodNewestKafkaAAAAAA"
 STATIC = "controller.quorum.bootstrap.servers=", "controller.quorum.voters=3000@"
-
-
-@pytest.fixture(scope="module")
-def newest(kafka_kit: KafkaKit) -> KafkaKit:
-    found: list[KafkaKit] = []
-    skip_unless(lambda: found.append(KafkaKit.find(NEWEST)))
-    return found[0]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +38,7 @@ def newest(kafka_kit: KafkaKit) -> KafkaKit:
     ],
 )
 def test_format_leaves_the_files_that_kafkas_own_leaves(
-    tmp_path: Path, newest: KafkaKit, role: str, flags: tuple[str, ...]
+    tmp_path: Path, newest_kit: KafkaKit, role: str, flags: tuple[str, ...]
 ) -> None:
     found = []
     for name in ("real", "ours"):
@@ -61,7 +52,7 @@ def test_format_leaves_the_files_that_kafkas_own_leaves(
             config.write_text(text.replace(*STATIC) if role == "static" else text)
         command = ("format", "-t", CLUSTER_ID, "-c", str(config), *flags)
         if name == "real":
-            newest.run(STORAGE, *command)
+            newest_kit.run(STORAGE, *command)
         else:
             run_kjbod(*command, check=True)
         found.append(files_of(root))
@@ -76,11 +67,11 @@ def metadata(cluster: RealCluster) -> MetadataImage:
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.timeout(600)
 def test_brokers_of_the_newest_kafka_live_on_a_new_controller_and_older_ones_do_not_join(
-    tmp_path: Path, newest: KafkaKit, kafka_kit: KafkaKit, processes: Processes
+    tmp_path: Path, newest_kit: KafkaKit, kafka_kit: KafkaKit, processes: Processes
 ) -> None:
     newest_release = versions.release_name(versions.LATEST)
     base = tmp_path / "cluster"
-    with RealCluster(base, newest, "kjbod", brokers=2, disks=[FAILING], release=newest_release) as cluster:
+    with RealCluster(base, newest_kit, "kjbod", brokers=2, disks=[FAILING], release=newest_release) as cluster:
         cluster.start()
         topic = NewTopic("t", num_partitions=6, replication_factor=2)
         cluster.admin.create_topics([topic])["t"].result()
@@ -112,9 +103,9 @@ def test_brokers_of_the_newest_kafka_live_on_a_new_controller_and_older_ones_do_
             assert ask(cluster.port, registration).error_code == 0
             assert OTHER_CONTROLLER in metadata(cluster).controllers
             asked = ("unregister-controller", way, f"127.0.0.1:{port}", "--id", str(OTHER_CONTROLLER))
-            newest.run(CLUSTER, *asked)
+            newest_kit.run(CLUSTER, *asked)
             assert OTHER_CONTROLLER not in metadata(cluster).controllers
-            assert "is not currently registered" in newest.run(CLUSTER, *asked, check=False).stderr
+            assert "is not currently registered" in newest_kit.run(CLUSTER, *asked, check=False).stderr
 
         cluster.break_disk(FAILING)
         cluster.wait_for("the failure to be recorded", lambda: len(metadata(cluster).brokers[1].log_dirs) == 2)

@@ -34,13 +34,14 @@ from kjbod.metadata.records import (
     encode_record,
 )
 from kjbod.metadata.snapshot import SnapshotId
-from scripts.rig.kafka import DUMP_LOG, KafkaKit, controller_properties
+from scripts.rig.kafka import DUMP_LOG, RELEASE, KafkaKit, controller_properties
 from scripts.rig.processes import Processes, free_port, wait_until
 
 pytestmark = pytest.mark.usefixtures("kafka_kit")
 
 NODE = 3000
 CLUSTER = "kjbodMetadataLogTest00"
+LEVEL = versions.release_level(RELEASE)
 
 
 def story(rng: random.Random) -> list[list[Record]]:
@@ -59,7 +60,7 @@ def story(rng: random.Random) -> list[list[Record]]:
         log_dirs=dirs,
     )
     batches: list[list[Record]] = [
-        [FeatureLevelRecord(name=n, feature_level=v) for n, v in versions.default_features(versions.LATEST).items()],
+        [FeatureLevelRecord(name=n, feature_level=v) for n, v in versions.default_features(LEVEL).items()],
         [broker],
         [BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=9, fenced=-1)],
         [BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=9, cordoned_log_dirs=())],
@@ -94,7 +95,7 @@ async def write_log(directory: Path, head: list[ControlRecord], batches: list[li
     replayer = Replayer()
     for records in batches:
         base = log.next_offset
-        values = [encode_record(record, versions.record_version(record, versions.LATEST)) for record in records]
+        values = [encode_record(record, versions.record_version(record, LEVEL)) for record in records]
         await log.append([encode_batch(values, base, 1, 1_700_000_000_000 + base)])
         for offset, record in enumerate(records, start=base):
             replayer.replay(offset, 1, record)
@@ -105,7 +106,7 @@ async def write_log(directory: Path, head: list[ControlRecord], batches: list[li
 def expected(batches: list[list[Record]], base: int) -> list[tuple[int, dict[str, Any]]]:
     records = [record for batch in batches for record in batch]
     return [
-        (offset, record_json(record, versions.record_version(record, versions.LATEST)))
+        (offset, record_json(record, versions.record_version(record, LEVEL)))
         for offset, record in enumerate(records, start=base)
     ]
 

@@ -120,7 +120,9 @@ class ConfigDescriber:
             return self._node_description(name, synonyms=synonyms)
         if kind == GROUP:
             _require_name(name, "Group name must not be empty")
-            return _Description(GROUP_CONFIGS, lambda key: self._group_entry(name, key, synonyms=synonyms))
+            own = self._image.configs.get(resource, {})
+            names = [key.name for key in GROUP_CONFIGS.values() if not key.internal or key.name in own]
+            return _Description(names, lambda key: self._group_entry(name, key, synonyms=synonyms))
         if kind == CLIENT_METRICS:
             _require_name(name, "Client metrics subscription name must not be empty")
             return _Description(CLIENT_METRICS_CONFIGS, lambda key: self._metrics_entry(name, key, synonyms=synonyms))

@@ -1,4 +1,4 @@
-"""The configuration keys of a node, as Kafka 4.3.1 has them: name, type, default, and whether they are dynamic.
+"""The configuration keys of a node, as Kafka 4.4.0 has them: name, type, default, and whether they are dynamic.
 
 A controller that is asked for its own configuration answers with every key that Kafka has (``KafkaConfig``), not only
 with those that it uses itself. Keys that Kafka calls internal are left out, as Kafka does.
@@ -61,10 +61,13 @@ delegation.token.secret.key|password
 delete.records.purgatory.purge.interval.requests|int|1
 delete.topic.enable|boolean|true
 early.start.listeners|list
+*errors.deadletterqueue.auto.create.topics.enable|boolean|false
+*errors.deadletterqueue.topic.name.prefix|string|dlq.
 fetch.max.bytes|int|57671680
 fetch.purgatory.purge.interval.requests|int|1000
 *follower.fetch.last.tiered.offset.enable|boolean|false
 *group.consumer.assignment.interval.ms|int|1000|0..
+*group.consumer.assignor.offload.enable|boolean|true
 group.consumer.assignors|list|uniform,range
 group.consumer.heartbeat.interval.ms|int|5000
 group.consumer.max.assignment.interval.ms|int|15000
@@ -86,8 +89,10 @@ group.max.session.timeout.ms|int|1800000
 group.max.size|int|2147483647
 group.min.session.timeout.ms|int|6000
 *group.share.assignment.interval.ms|int|1000|0..
+*group.share.assignor.offload.enable|boolean|true
 group.share.assignors|list|simple
 group.share.delivery.count.limit|int|5
+group.share.dlq.manager.class.name|string|~server.share.dlq.DefaultShareGroupDLQManager
 group.share.heartbeat.interval.ms|int|5000
 group.share.max.assignment.interval.ms|int|15000
 group.share.max.delivery.count.limit|int|10
@@ -106,7 +111,10 @@ group.share.min.session.timeout.ms|int|45000
 group.share.partition.max.record.locks|int|2000
 group.share.record.lock.duration.ms|int|30000
 group.share.session.timeout.ms|int|45000
+group.streams.acceptable.recovery.lag|long|10000
 *group.streams.assignment.interval.ms|int|1000|0..
+*group.streams.assignor.offload.enable|boolean|true
+group.streams.assignors|list|sticky
 group.streams.heartbeat.interval.ms|int|5000
 group.streams.initial.rebalance.delay.ms|int|3000
 group.streams.max.assignment.interval.ms|int|15000
@@ -114,11 +122,17 @@ group.streams.max.heartbeat.interval.ms|int|15000
 group.streams.max.session.timeout.ms|int|60000
 group.streams.max.size|int|2147483647
 group.streams.max.standby.replicas|int|2
+group.streams.max.warmup.replicas|int|20
 group.streams.min.assignment.interval.ms|int|0
 group.streams.min.heartbeat.interval.ms|int|5000
 group.streams.min.session.timeout.ms|int|45000
+group.streams.min.task.offset.interval.ms|int|15000
 group.streams.num.standby.replicas|int|0
+group.streams.num.warmup.replicas|int|2
+group.streams.rack.aware.assignment.tags|list|
 group.streams.session.timeout.ms|int|45000
+group.streams.task.offset.interval.ms|int|60000
+group.streams.topology.description.plugin.class|class
 initial.broker.registration.timeout.ms|int|60000
 inter.broker.listener.name|string
 kafka.metrics.polling.interval.secs|int|10
@@ -154,6 +168,8 @@ log.flush.start.offset.checkpoint.interval.ms|int|60000
 *log.message.timestamp.before.max.ms|long|9223372036854775807|0..
 *log.message.timestamp.type|string|CreateTime
 *log.preallocate|boolean|false
+*log.remote.copy.lag.bytes|long|-1|-1..
+*log.remote.copy.lag.ms|long|0|-1..
 *log.retention.bytes|long|-1
 log.retention.check.interval.ms|long|300000
 log.retention.hours|int|168
@@ -169,6 +185,7 @@ log.roll.jitter.hours|int|0
 *max.connections|int|2147483647|0..
 *max.connections.per.ip|int|2147483647|0..
 *max.connections.per.ip.overrides|string|
+*max.decompressed.message.bytes|int|2147483639|1..2147483639
 max.incremental.fetch.session.cache.slots|int|1000
 max.request.partition.size.limit|int|2000
 *message.max.bytes|int|1048588|0..
@@ -268,6 +285,8 @@ sasl.login.retry.backoff.max.ms|long|10000
 sasl.login.retry.backoff.ms|long|100
 sasl.mechanism.controller.protocol|string|GSSAPI
 *sasl.mechanism.inter.broker.protocol|string|GSSAPI
+sasl.oauthbearer.allow.unverified.audience|boolean|false
+sasl.oauthbearer.allow.unverified.issuer|boolean|false
 sasl.oauthbearer.assertion.algorithm|string|RS256
 sasl.oauthbearer.assertion.claim.aud|string
 sasl.oauthbearer.assertion.claim.exp.seconds|int|300

@@ -1,4 +1,4 @@
-"""The configuration of topics, consumer groups and client metrics subscriptions, as Kafka 4.3.1 has it (``LogConfig``,
+"""The configuration of topics, consumer groups and client metrics subscriptions, as Kafka 4.4.0 has it (``LogConfig``,
 ``GroupConfig``, ``ClientMetricsConfigs``).
 """
 
@@ -29,6 +29,8 @@ from kjbod_controller_stub.results import ApiError
 _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 _DOUBLE, _STRING, _LIST = ConfigType.DOUBLE, ConfigType.STRING, ConfigType.LIST
 _FOREVER: Final = str(2**63 - 1)
+_ARRAY_BYTES_MAX: Final = 2**31 - 9
+"""Kafka's largest array."""
 _MS_PER_MINUTE: Final = 60_000
 _MS_PER_HOUR: Final = 3_600_000
 
@@ -71,6 +73,10 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigKey]] = keys(
     ConfigKey("local.retention.bytes", _LONG, "-2", in_range(-2)),
     ConfigKey("remote.log.copy.disable", _BOOLEAN, "false"),
     ConfigKey("remote.log.delete.on.disable", _BOOLEAN, "false"),
+    ConfigKey("remote.copy.lag.ms", _LONG, "0", in_range(-1)),
+    ConfigKey("remote.copy.lag.bytes", _LONG, "-1", in_range(-1)),
+    ConfigKey("errors.deadletterqueue.group.enable", _BOOLEAN, "false"),
+    ConfigKey("max.decompressed.message.bytes", _INT, str(_ARRAY_BYTES_MAX), in_range(1, _ARRAY_BYTES_MAX)),
     ConfigKey("internal.segment.bytes", _INT, None, internal=True),
 )
 
@@ -107,6 +113,7 @@ SYNONYMS: Final[Mapping[str, tuple[Synonym, ...]]] = {
     "local.retention.bytes": (Synonym("log.local.retention.bytes"),),
     "local.retention.ms": (Synonym("log.local.retention.ms"),),
     "max.compaction.lag.ms": (Synonym("log.cleaner.max.compaction.lag.ms"),),
+    "max.decompressed.message.bytes": (Synonym("max.decompressed.message.bytes"),),
     "max.message.bytes": (Synonym("message.max.bytes"),),
     "message.timestamp.after.max.ms": (Synonym("log.message.timestamp.after.max.ms"),),
     "message.timestamp.before.max.ms": (Synonym("log.message.timestamp.before.max.ms"),),
@@ -115,6 +122,8 @@ SYNONYMS: Final[Mapping[str, tuple[Synonym, ...]]] = {
     "min.compaction.lag.ms": (Synonym("log.cleaner.min.compaction.lag.ms"),),
     "min.insync.replicas": (Synonym("min.insync.replicas"),),
     "preallocate": (Synonym("log.preallocate"),),
+    "remote.copy.lag.bytes": (Synonym("log.remote.copy.lag.bytes"),),
+    "remote.copy.lag.ms": (Synonym("log.remote.copy.lag.ms"),),
     "retention.bytes": (Synonym("log.retention.bytes"),),
     "retention.ms": (
         Synonym("log.retention.ms"),
@@ -228,8 +237,21 @@ GROUP_CONFIGS: Final[Mapping[str, ConfigKey]] = keys(
     ConfigKey("streams.num.standby.replicas", _INT, "0", in_range(0)),
     ConfigKey("streams.initial.rebalance.delay.ms", _INT, "3000", in_range(0)),
     ConfigKey("streams.assignment.interval.ms", _INT, "1000", in_range(0)),
+    ConfigKey("consumer.assignor.offload.enable", _BOOLEAN, "true", internal=True),
+    ConfigKey("share.assignor.offload.enable", _BOOLEAN, "true", internal=True),
+    ConfigKey("streams.assignor.offload.enable", _BOOLEAN, "true", internal=True),
+    ConfigKey("errors.deadletterqueue.topic.name", _STRING, ""),
+    ConfigKey("errors.deadletterqueue.copy.record.enable", _BOOLEAN, "false"),
+    ConfigKey("streams.acceptable.recovery.lag", _LONG, "10000", in_range(0), internal=True),
+    ConfigKey("streams.assignor.name", _STRING, None),
+    ConfigKey("streams.num.warmup.replicas", _INT, "2", in_range(0), internal=True),
+    ConfigKey("streams.rack.aware.assignment.tags", _LIST, ""),
+    ConfigKey("streams.task.offset.interval.ms", _INT, "60000", in_range(1), internal=True),
 )
 
+_RACK_TAGS: Final = "streams.rack.aware.assignment.tags"
+_ASSIGNOR: Final = "streams.assignor.name"
+_DLQ_TOPIC: Final = "errors.deadletterqueue.topic.name"
 _BOUNDED: Final = (
     "consumer.heartbeat.interval.ms",
     "consumer.session.timeout.ms",
@@ -244,13 +266,15 @@ _BOUNDED: Final = (
     "streams.session.timeout.ms",
     "streams.num.standby.replicas",
     "streams.assignment.interval.ms",
+    "streams.task.offset.interval.ms",
+    "streams.num.warmup.replicas",
 )
 """Values of groups that a node's configuration bounds, in the order in which Kafka looks at them."""
 
 
 def group_synonym(name: str) -> str:
     """The key of nodes that a group's key takes its value from."""
-    return f"group.{name}"
+    return "group.streams.assignors" if name == _ASSIGNOR else f"group.{name}"
 
 
 def bound_names(name: str) -> tuple[str, str]:
@@ -268,6 +292,9 @@ def check_group_configs(given: Mapping[str, str], node: Mapping[str, str]) -> No
     unknown = first_unknown(GROUP_CONFIGS, tuple(given))
     if unknown is not None:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {unknown}")
+    tags = [tag.strip() for tag in given.get(_RACK_TAGS, "").strip().split(",")]
+    if len(set(tags)) < len(tags):
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{_RACK_TAGS} must not contain duplicate tag keys.")
     table = node_keys()
 
     def node_number(name: str) -> int | None:
@@ -283,14 +310,35 @@ def check_group_configs(given: Mapping[str, str], node: Mapping[str, str]) -> No
         low, high = node_number(low_name), node_number(high_name)
         if name not in given:
             continue  # the node's own value: its file is checked when it starts
-        if low is not None and value < low:
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {low_name}")
-        if high is not None and value > high:
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {high_name}")
+        if (low is None or low <= value) and (high is None or value <= high):
+            continue
+        if low is None:
+            wanted = f"less than or equal to {high}"
+        elif high is None:
+            wanted = f"greater than or equal to {low}"
+        else:
+            wanted = f"in the range {low} to {high} inclusive."
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{name} must be {wanted}")
+    _check_assignor(given, node)
     for protocol in ("consumer", "share", "streams"):
         session, heartbeat = f"{protocol}.session.timeout.ms", f"{protocol}.heartbeat.interval.ms"
         if _number(values, session) <= _number(values, heartbeat):
             raise ApiError(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
+    if given.get(_DLQ_TOPIC, "").startswith("__"):
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{_DLQ_TOPIC}: DLQ topic name must not start with '__'")
+
+
+def _check_assignor(given: Mapping[str, str], node: Mapping[str, str]) -> None:
+    if _ASSIGNOR not in given:
+        return
+    text = node.get("group.streams.assignors", node_keys()["group.streams.assignors"].default) or ""
+    known = [name.strip() for name in text.split(",")]
+    if given[_ASSIGNOR] not in known:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"{_ASSIGNOR} '{given[_ASSIGNOR]}' is not a registered task assignor. Registered assignors are: "
+            f"[{', '.join(known)}].",
+        )
 
 
 # ---------------------------------------------------------------- client metrics
