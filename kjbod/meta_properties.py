@@ -73,7 +73,7 @@ def parse_meta_properties(text: bytes, where: str) -> MetaProperties:
         raise MetaPropertiesError(f"Error loading {where}: {error}") from None
 
 
-def trouble_with(content: bytes | None, path: str, command: str) -> str | None:
+def trouble_with(content: bytes | None, path: str, command: str, *, needs_id: bool = True) -> str | None:
     """Return the line about a directory whose ``meta.properties`` is not fit for a node, with the remedy, the same in
     each command. None: cluster, node and directory are in it.
 
@@ -81,6 +81,7 @@ def trouble_with(content: bytes | None, path: str, command: str) -> str | None:
         content: of the file; None: there is none.
         path: of the directory.
         command: that formats it and leaves alone what is formatted, with ``CLUSTER_ID`` for the cluster's id.
+        needs_id: whether it is a trouble that the directory has no id; who starts a node gives it one.
     """
     file = f"{path}/{META_PROPERTIES_NAME}"
     if content is None:
@@ -107,11 +108,11 @@ def trouble_with(content: bytes | None, path: str, command: str) -> str | None:
     except ValueError as error:
         reason = str(error).replace("`", "'")  # around the command alone
         return f"{file} is damaged ({reason}): {anew}"
-    if meta.directory_id is None:
+    if meta.directory_id is None and needs_id:
         return (
             f"{file} has no directory.id: it was formatted before Kafka 3.7: add one while the node is stopped: "
-            f"`{command.replace('CLUSTER_ID', meta.cluster_id or 'CLUSTER_ID')}`; Kafka's broker and kjbod agent do so "
-            "when they start"
+            f"`{command.replace('CLUSTER_ID', meta.cluster_id or 'CLUSTER_ID')}`; Kafka's broker, kjbod agent and "
+            "kjbod controller do so when they start"
         )
     return None
 

@@ -19,6 +19,7 @@ import functools
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from kjbod.clock import Clock
@@ -91,6 +92,7 @@ from kjbod_controller_stub.log import voters
 from kjbod_controller_stub.log.controller_directory import (
     ControllerDirectory,
     Remains,
+    identified,
     open_directory,
     read_remains,
     require_alone,
@@ -329,6 +331,8 @@ class ControllerServer:
         """
         config = self._config
         try:
+            moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000).astimezone()
+            self._directory = await asyncio.to_thread(identified, self._directory, self._rng, moment)
             await self._listen()
             await self._begin(self._recovered)
         except BaseException as error:

@@ -3,6 +3,7 @@
 The rows of :mod:`tests.system.test_bad_input` are the same with the real command.
 """
 
+import errno
 import fcntl
 import functools
 import os
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from kjbod.clock import SystemClock
-from kjbod.errors import KjbodError
-from kjbod.ids import ONE, Uuid
+from kjbod.errors import KjbodError, StorageError
+from kjbod.ids import ONE, Uuid, is_reserved
+from kjbod.meta_properties import META_PROPERTIES_NAME, parse_meta_properties
 from kjbod.metadata.batches import encode_batch
 from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.clean_stop import CleanStop, write_clean_stop
@@ -25,7 +27,7 @@ from kjbod.metadata.snapshot import SnapshotId
 from kjbod_controller_stub.log import controller_directory
 from kjbod_controller_stub.server import ControllerServer
 from tests.controller.conftest import Site
-from tests.controller.world import NODE_ID
+from tests.controller.world import CLUSTER_ID, NODE_ID
 
 
 def _log(node: Site) -> Path:
@@ -385,6 +387,40 @@ async def test_a_controller_refuses_in_one_line_and_changes_nothing(site: Site, 
     assert words in line
     assert "\n" not in line
     assert tree(site.log_dir) == before
+
+
+@pytest.mark.parametrize("version", [1, 0])
+async def test_a_directory_from_before_kafka_3_7_gets_an_id_at_the_start_and_keeps_it(site: Site, version: int) -> None:
+    """``version`` 0: of a broker that was migrated from ZooKeeper."""
+    site.format()
+    node = "broker.id" if version == 0 else "node.id"
+    file = site.log_dir / META_PROPERTIES_NAME
+    file.write_text(f"version={version}\n{node}={NODE_ID}\ncluster.id={CLUSTER_ID}\n")
+    found = []
+    for _ in range(2):
+        server = await ControllerServer.start(site.config, clock=SystemClock(), rng=random.Random())
+        found.append(parse_meta_properties(file.read_bytes(), str(file)))
+        await server.close()
+    assert found[0] == found[1]
+    assert found[0].directory_id is not None and not is_reserved(found[0].directory_id)
+    assert (found[0].version, found[0].node_id, found[0].cluster_id) == (version, NODE_ID, CLUSTER_ID)
+
+
+async def test_a_directory_that_takes_no_id_is_named_and_serves_nobody(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.format()
+    file = site.log_dir / META_PROPERTIES_NAME
+    text = f"version=1\nnode.id={NODE_ID}\ncluster.id={CLUSTER_ID}\n"
+    file.write_text(text)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(controller_directory, "write_atomically", refuse)
+    with pytest.raises(StorageError, match=r"cannot give .* a directory\.id in .*: No space left on device"):
+        await ControllerServer.start(site.config, clock=SystemClock(), rng=random.Random())
+    assert file.read_text() == text
 
 
 def test_a_lock_file_that_its_holder_removed_when_it_stopped_is_not_the_lock(

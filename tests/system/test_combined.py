@@ -1,6 +1,7 @@
 """A combined node, ``process.roles=broker,controller``: agent and controller in one process."""
 
 import contextlib
+import re
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod.wire.messages import MetadataRequest
+from kjbod.wire.messages import DescribeQuorumRequest, MetadataRequest
 from scripts.rig.cluster import ask, format_node, wait_until_serving
 from scripts.rig.kafka import QUORUM, TOPICS, KafkaKit, broker_properties, render_properties
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
@@ -183,6 +184,18 @@ def test_another_agent_joins_its_controller_and_stays_behind_when_it_stops(
     other.wait_for_event("metadata.leader.changed", leader=1, epoch=2)
     assert other.stop() == 0
     assert again.stop() == 0
+
+
+def test_a_directory_from_before_kafka_3_7_has_one_id_for_both(node: Node) -> None:
+    file = node.log_dir / "meta.properties"
+    formatted = file.read_text()
+    file.write_text(re.sub(r"directory\.id=.*\n", "", formatted))
+    server = node.serving()
+    (line,) = [line for line in file.read_text().splitlines() if line.startswith("directory.id=")]
+    assert line not in formatted
+    quorum = ask(node.controller_port, DescribeQuorumRequest()).topics[0].partitions[0]
+    assert {f"directory.id={voter.replica_directory_id}" for voter in quorum.current_voters} == {line}
+    assert server.stop() == 0
 
 
 def test_one_metrics_listener_has_the_series_of_both(node: Node) -> None:

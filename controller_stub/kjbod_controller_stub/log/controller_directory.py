@@ -1,20 +1,29 @@
 """The controller's own directory: identity, lock, and what formatting left for the first start. Blocking code.
 
-Nothing here writes but the lock file.
+Nothing here writes but the lock file, and :func:`identified` where a directory has no id yet.
 """
 
 import contextlib
 import errno
 import fcntl
 import os
+import random
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from kjbod.config.keys import Config
 from kjbod.errors import ConfigError, KjbodError, StorageError
-from kjbod.files import read_file, reason_of
-from kjbod.ids import Uuid, is_reserved
+from kjbod.files import read_file, reason_of, write_atomically
+from kjbod.ids import ZERO, Uuid, is_reserved, random_directory_id
 from kjbod.medium import read_anew
-from kjbod.meta_properties import META_PROPERTIES_NAME, format_command, parse_meta_properties, trouble_with
+from kjbod.meta_properties import (
+    META_PROPERTIES_NAME,
+    format_command,
+    parse_meta_properties,
+    render_meta_properties,
+    trouble_with,
+)
 from kjbod.metadata.checkpoint_files import checkpoints_in, read_checkpoint
 from kjbod.metadata.control_records import KRaftVoters
 from kjbod.metadata.log_files import DIRECTORY_NAME
@@ -27,6 +36,9 @@ from kjbod.metadata.versions import LATEST, default_features
 from kjbod.permissions import DENIED, advice
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.locks import holder_of
+from kjbod.runtime.logging import get_logger
+
+_log = get_logger()
 
 LOCK_NAME = ".lock"
 _META_BYTES_MAX = 1024 * 1024
@@ -40,6 +52,7 @@ class ControllerDirectory:
     path: Path
     cluster_id: str
     directory_id: Uuid
+    """``ZERO``: it was formatted before Kafka 3.7, and :func:`identified` gives it one."""
     lock_fd: int
     descriptor: int
     """Of the directory: by its path another one may be found later."""
@@ -81,7 +94,7 @@ def open_directory(config: Config) -> ControllerDirectory:
             raise ConfigError(f"{path}: {advice(file, path)}") from None
         raise StorageError(f"cannot read {file}: {error.strerror}") from None
     command = format_command(config.source, dynamic_controller=config.is_dynamic_controller)
-    if trouble := trouble_with(content, str(path), command):
+    if trouble := trouble_with(content, str(path), command, needs_id=False):
         raise StorageError(trouble)
     meta = parse_meta_properties(content, str(file))
     if meta.node_id != config.node_id:
@@ -94,18 +107,44 @@ def open_directory(config: Config) -> ControllerDirectory:
             f"{file} has the reserved directory.id {meta.directory_id}, which no directory can have: restore the file"
         )
     assert meta.cluster_id is not None  # there is no trouble
-    assert meta.directory_id is not None
     lock_fd = _lock(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     found = os.fstat(descriptor)
     return ControllerDirectory(
         path=path,
         cluster_id=meta.cluster_id,
-        directory_id=meta.directory_id,
+        directory_id=meta.directory_id or ZERO,
         lock_fd=lock_fd,
         descriptor=descriptor,
         identity=(found.st_dev, found.st_ino),
     )
+
+
+def identified(directory: ControllerDirectory, rng: random.Random, moment: datetime) -> ControllerDirectory:
+    """Give a directory that was formatted before Kafka 3.7 an id, as Kafka does at a start
+    (``KafkaRaftServer.initializeLogDirs``); the agent of a combined node has done so by now.
+
+    Args:
+        directory: that is locked.
+        rng: for the id.
+        moment: for the line of the file that says when it was written; with a time zone.
+
+    Raises:
+        StorageError: the file cannot be read or written.
+    """
+    if directory.directory_id != ZERO:
+        return directory
+    file = directory.path / META_PROPERTIES_NAME
+    try:
+        meta = parse_meta_properties(read_file(file, bytes_max=_META_BYTES_MAX), str(file))
+        if meta.directory_id is None:
+            meta = replace(meta, directory_id=random_directory_id(rng))
+            write_atomically(file, render_meta_properties(meta, moment), mode=0o666)
+            _log.info("directory.identified", path=str(directory.path), directory_id=str(meta.directory_id))
+    except OSError as error:
+        raise StorageError(f"cannot give {directory.path} a directory.id in {file}: {reason_of(error)}") from None
+    assert meta.directory_id is not None
+    return replace(directory, directory_id=meta.directory_id)
 
 
 def _lock(directory: Path) -> int:
