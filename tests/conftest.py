@@ -22,7 +22,7 @@ from kjbod.faults.disks import RealDisk
 from kjbod.faults.faults_error import FaultsError
 from kjbod.metadata import live
 from scripts.rig import namespaces
-from scripts.rig.kafka import KafkaKit
+from scripts.rig.kafka import NEWEST, KafkaKit
 from scripts.rig.processes import Processes
 from scripts.rig.rig_error import RigError
 from tests import changed, stamp
@@ -121,6 +121,14 @@ def kafka_kit(world: None) -> Iterator[KafkaKit]:
     kit = KafkaKit.find()
     with kit.one_java():
         yield kit
+
+
+@pytest.fixture(scope="session")
+def newest_kit(kafka_kit: KafkaKit) -> KafkaKit:
+    """Apache Kafka of the newest version, whose controller and tools kjbod's are held to."""
+    found: list[KafkaKit] = []
+    skip_unless(lambda: found.append(KafkaKit.find(NEWEST)))
+    return found[0]
 
 
 @pytest.fixture(scope="session")

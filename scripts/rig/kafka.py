@@ -36,6 +36,8 @@ from scripts.rig.toolbox import GATEWAY, GATEWAY_ARGUMENTS, Toolbox, gateway_jar
 T = TypeVar("T")
 VERSION = "4.3.1"
 """The version that tests and stories are run with where nobody asks for another."""
+NEWEST = "4.4.0"
+"""The newest version, to which kjbod's controller and its commands are held."""
 RELEASE = "4.3"
 """The level that the rig gives to kjbod's controllers, those of :data:`VERSION`: a real broker of that version does not
 join a cluster at a newer one, and the rig does not know which brokers will come."""

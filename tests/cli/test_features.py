@@ -1,4 +1,4 @@
-"""``kjbod features`` on a running controller, beside ``kafka-features`` of 4.3.1."""
+"""``kjbod features`` on a running controller, beside ``kafka-features`` of the newest Kafka."""
 
 import itertools
 import re
@@ -75,13 +75,13 @@ def plain(text: str) -> list[str]:
     return [re.sub(r"Epoch: \d+", "", re.sub(r"\s+", " ", line)).strip() for line in text.splitlines()]
 
 
-@pytest.mark.usefixtures("kafka_kit")
-def test_the_lines_are_those_of_kafka_features(server: str, processes: Processes, kafka_kit: KafkaKit) -> None:
+@pytest.mark.usefixtures("newest_kit")
+def test_the_lines_are_those_of_kafka_features(server: str, processes: Processes, newest_kit: KafkaKit) -> None:
     for command, *arguments in (
         ("describe",),
         ("upgrade", "--feature", "group.version=9"),
         ("downgrade", "--feature", "streams.version=0", "--feature", "group.version=0", "--dry-run"),
     ):
-        theirs = kafka_kit.run(FEATURES, "--bootstrap-controller", server, command, *arguments, check=False)
+        theirs = newest_kit.run(FEATURES, "--bootstrap-controller", server, command, *arguments, check=False)
         code, lines = ours(processes, command, server, *arguments)
         assert (code, plain("\n".join(lines))) == (theirs.returncode, plain(theirs.stdout)), command

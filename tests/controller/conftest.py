@@ -23,13 +23,10 @@ from kjbod.meta_properties import META_PROPERTIES_NAME, MetaProperties, render_m
 from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod_controller_stub.server import ControllerServer
-from scripts.rig.kafka import KafkaKit
 from tests.controller.world import CLUSTER_ID, NODE_ID
 from tests.depth import at
-from tests.world import skip_unless
 
 DIRECTORY_ID = Uuid.of(3000, 1)
-NEWEST = "4.4.0"
 
 
 @dataclass(slots=True)
@@ -69,14 +66,6 @@ class Site:
     @property
     def log_file(self) -> Path:
         return self.log_dir / "__cluster_metadata-0" / f"{0:020d}.log"
-
-
-@pytest.fixture(scope="module")
-def newest_kit(kafka_kit: KafkaKit) -> KafkaKit:
-    """Apache Kafka of the newest version, whose controller kjbod's is held to."""
-    found: list[KafkaKit] = []
-    skip_unless(lambda: found.append(KafkaKit.find(NEWEST)))
-    return found[0]
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def test_a_new_topics_answer_has_every_configuration_and_where_it_comes_from() -
     configs = (CreateTopicsRequestConfig(name="cleanup.policy", value="compact, delete"),)
     topic = create(world, {"name": "t", "configs": configs}).topics[0]
     told = {config.name: (config.value, config.config_source) for config in topic.configs or ()}
-    assert len(told) == 33
+    assert len(told) == 37
     assert list(told) == sorted(told)
     assert told["cleanup.policy"] == ("compact, delete", 1)
     assert told["index.interval.bytes"] == ("78", 2)

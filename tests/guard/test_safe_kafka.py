@@ -308,7 +308,8 @@ def test_a_file_system_is_not_shut_down_where_kafka_would_refuse_a_list_without_
     bad.set(FaultMode.HANG)
     assert guard.wait_for_event("guard.done", 60, means="mask", path=path)["outcome"] == "done"
     guard.wait_for_event("guard.kafka.view", 60, path=path, view="offline")
-    assert own.broker.running and own.watch.deeds() == ["mask"]
+    # Kafka meets the mask at its next checkpoint; where that takes longer, the guard reports the directory.
+    assert own.broker.running and own.watch.deeds() in (["mask"], ["mask", "report"])
     assert guard.stop() == 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kjbod.faults.disks import RealDisk
-from scripts.rig.kafka import broker_properties, controller_properties
+from scripts.rig.kafka import RELEASE, broker_properties, controller_properties
 from scripts.rig.processes import WaitTimeoutError, free_port, wait_until
 from scripts.rig.systemd import BootedSystemd, require_systemd
 
@@ -139,7 +139,8 @@ class RealAgent:
         self.system.write("/etc/kjbod/controller.properties", f"{controller}broker.session.timeout.ms=3000\n")
         own = ["/var/lib/kjbod", "/var/lib/kjbod/metadata", "/var/lib/kjbod-controller"]
         self.system.run("install", "-d", "-o", "kjbod", *own, *paths)
-        formats = {"agent": ["--standalone"]} if combined else {"controller": ["--standalone"], "agent": []}
+        alone = ["--standalone", "--release-version", RELEASE]  # real brokers may come
+        formats = {"agent": alone} if combined else {"controller": alone, "agent": []}
         for service, more in formats.items():
             path = f"/etc/kjbod/{service}.properties"
             command = ["/opt/kjbod/bin/kjbod", "format", "-t", CLUSTER_ID, "-c", path, *more]
