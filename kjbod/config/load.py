@@ -804,6 +804,11 @@ class _ListenerRules:
                 "inter.broker.listener.name",
                 "expected a brokers' listener, or no such key: this node is a controller",
             )
+        elif self._roles == {"controller"} and explicit and inter_broker is not None and inter_broker not in protocols:
+            yield (
+                "inter.broker.listener.name",
+                f"expected a listener that listener.security.protocol.map has, not {inter_broker}",
+            )
         if self._roles == {"controller"} and not names <= controllers:
             yield "listeners", "expected only listeners of controller.listener.names, as this node is a controller only"
         if self._roles == {"broker"}:

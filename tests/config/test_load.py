@@ -428,6 +428,10 @@ def test_a_mistake_is_one_line_that_names_key_value_and_what_is_expected(change:
     ("changes", "expected"),
     [
         (
+            ("inter.broker.listener.name=C2",),
+            "inter.broker.listener.name=C2: expected a listener that listener.security.protocol.map has, not C2",
+        ),
+        (
             ("listeners=PLAINTEXT://h:1",),
             "controller.listener.names=CONTROLLER: "
             "expected names that appear in listeners, as this node is a controller",
