@@ -203,6 +203,10 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
         {"KjbodBrokerGivenUp"},
     ),
     "partitions have no leader": (replace(WELL, needs=Needs(0, 0, 1)), {"KjbodPartitionsWithoutLeader"}),
+    "replicas are in sync in an offline directory": (
+        replace(WELL, needs=Needs(0, 0, 0, 1)),
+        {"KjbodPartitionsInSyncOffline"},
+    ),
     "partitions are below min.insync.replicas": (replace(WELL, needs=Needs(0, 1, 0)), {"KjbodPartitionsBelowMinIsr"}),
     "partitions lack the replica that was evicted": (
         replace(WELL, needs=Needs(1, 0, 0), deeds=Deeds(outcomes={("evict", "done"): 1}, evicted=1)),

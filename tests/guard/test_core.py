@@ -620,6 +620,22 @@ def test_the_record_stays_until_the_directory_is_offline_and_evicted(standing: S
     assert (Trust() in moment.effects()) is not kept
 
 
+def test_a_masked_directory_stays_suspected_until_the_broker_that_has_ended_is_back_without_it() -> None:
+    masked = replace(WELL_STANDING, state=State.MASKED, means=Step.MASK, acted_ms=NOW_MS - 50)
+    moment = Moment(masked, own=record(D1), unbound="no broker runs", pid=None)
+    assert moment.effects() == []
+    moment.register(log_dirs=(D2,))
+    assert moment.effects() == [Trust()]
+
+
+def test_a_mask_comes_off_where_other_copies_have_left_the_isr_before_kafka_met_it() -> None:
+    masked = replace(WELL_STANDING, state=State.MASKED, since_ms=NOW_MS, means=Step.MASK, acted_ms=NOW_MS)
+    moment = Moment(masked, ALL, own=record(D1))
+    assert moment.effects() == []
+    moment.move(0, isr=(1,))
+    assert moment.effects() == [Unmask(PATH)]
+
+
 def test_a_broker_that_is_to_be_fenced_is_suspected_as_a_whole_before() -> None:
     moment = _kill()
     moment.observed.suspects[NODE] = record(D1)
@@ -717,6 +733,22 @@ def test_a_guard_that_is_started_after_a_cut_goes_on_with_the_eviction_of_what_n
     assert [type(one) for one in found] == [Suspect], "its own record is gone, and decides the order"
     task = Moment(standing, LEFT, disk=unread, online=(D2,), own=record(D1)).begun(Evict)
     assert isinstance(task.effect, Evict) and task.effect.before
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_guard_whose_state_is_lost_goes_on_with_the_eviction_of_what_the_record_of_the_one_before_names(
+    unread: bool,
+) -> None:
+    before = replace(record(D1), mark="old-1")
+    disk = replace(HUNG, directory_id=None) if unread else HUNG
+    moment = Moment(None, LEFT, disk=disk, online=(D2,))
+    moment.observed.suspects[NODE] = before
+    assert moment.effects() == [Suspect(EPOCH, (str(D1),), "g-1")]
+    assert moment.core.to_write(NOW_MS, WALL_MS).directories[PATH][1] == str(D1)
+    for other in (replace(before, epoch=EPOCH - 1), replace(before, directories=frozenset({D2}))):
+        moment = Moment(None, LEFT, disk=disk, online=(D2,))
+        moment.observed.suspects[NODE] = other
+        assert moment.effects() == [Trust()], "another registration's, or of a directory that is online"
 
 
 def test_a_list_whose_other_copies_have_left_the_isr_meanwhile_is_not_sent() -> None:

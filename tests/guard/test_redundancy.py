@@ -89,7 +89,7 @@ def test_people_are_told_what_lacks_the_critical_first_and_since_when() -> None:
         (replace(ALL, leader=2, leads=False), False),
         (replace(ALL, directory=GONE, leader=2, leads=False, isr=(2, 3)), False),
         (replace(ALL, directory=UNASSIGNED, leader=2, leads=False), False),
-        # The last in sync stays in the ISR: nobody leads.
+        # The controller keeps the last replica in the ISR, and there is no leader.
         (replace(SOLE, directory=GONE, leader=-1, leads=False), False),
     ],
 )

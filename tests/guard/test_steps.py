@@ -358,9 +358,16 @@ def test_a_mount_that_is_gone_is_reported_where_a_cut_did_not_work() -> None:
 
 
 @pytest.mark.parametrize(
-    "facts", [HEALTHY, replace(HEALTHY, restore=LISTS), ANSWERS], ids=["healthy", "due", "answers"]
+    "facts",
+    [
+        HEALTHY,
+        replace(HEALTHY, restore=LISTS),
+        ANSWERS,
+        replace(FAILS, decided=NOTHING, needed="t-0 has no other copy"),
+    ],
+    ids=["healthy", "due", "answers", "needed"],
 )
-def test_a_mask_comes_off_when_the_disk_answers_and_kafka_has_the_directory_online(facts: Facts) -> None:
+def test_a_mask_comes_off_when_the_disk_answers_or_is_needed_and_kafka_has_the_directory_online(facts: Facts) -> None:
     run = masked()
     assert run.does(facts, FAILED, after_ms=100) == Unmask(PATH)
     assert (run.standing.state, run.standing.reason) == (State.MASKED, "failed")

@@ -636,8 +636,14 @@ class Universe:
         self.acts.append(Acted(self.now_ms, broker, means))
 
     def check_budget(self) -> None:
-        """At most so many brokers lose a directory to guards within a minute."""
-        lost = [one for one in self.acts if one.means in ("report", "mask")]
+        """At most so many brokers lose a directory to guards within a minute. A mask that came off before Kafka met it
+        took nothing away."""
+        lost: list[Acted] = []
+        for one in self.acts:
+            if one.means in ("report", "mask"):
+                lost.append(one)
+            elif one.means == "unmask":
+                lost.remove(next(it for it in reversed(lost) if (it.broker, it.means) == (one.broker, "mask")))
         for one in lost:
             window = {other.broker for other in lost if one.at_ms <= other.at_ms < one.at_ms + 60_000}
             if len(window) > self.brokers_max:
@@ -759,7 +765,7 @@ class ModelGuard:
             self._again.cancel()
 
     def restart(self) -> None:
-        """Another run with the journal of this one."""
+        """Another run with the journal of this one, where it is still there."""
         now_ms = self.universe.now_ms
         told = (
             journals.decode(self.saved, self.number, now_ms=now_ms, wall_ms=now_ms, boot_id="b")
@@ -850,7 +856,7 @@ class ModelGuard:
         over = "its disk answers again" if failed and disk.passed_ms is not None and not disk.cut else None
         return Disk(
             path=disk.path,
-            directory_id=disk.id,
+            directory_id=disk.id if disk.writes else None,
             health=Health.FAILED if failed else Health.ONLINE,
             cause=Cause.HUNG if failed else Cause.NONE,
             failed_ms=disk.failed_ms if failed else None,
@@ -930,7 +936,10 @@ class ModelHelper:
 
     async def unmask(self, directory: str) -> Done:
         await self._soon()
-        self._of(directory).masked = False
+        disk = self._of(directory)
+        disk.masked = False
+        if disk.id not in self.broker.offline:
+            self.universe.act(self.number, "unmask")
         return Done(outcome=Outcome.DONE)
 
     async def kill(self) -> Done:
@@ -959,7 +968,7 @@ class ModelHelper:
             universe.violations.append(f"blindness: a kill with metadata that are {age_ms} ms old")
         for key, one in universe.partitions().items():
             others = [number for number in one.isr if number != self.number]
-            if self.number in one.isr and len(others) < universe.min_isr:
+            if one.leader >= 0 and self.number in one.isr and len(others) < universe.min_isr:
                 universe.violations.append(f"{universe.now_ms / 1000:.2f} availability: the kill leaves {key} {others}")
 
 

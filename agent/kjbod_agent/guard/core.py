@@ -18,7 +18,7 @@ with several cores on one controller's log:
    a disk that was acted on.
 6. **Proof, not lateness.** A fence needs a controller that answers, and other copies for everything that the broker has
    in sync (:func:`.budget.why_not_fence`). An unclean election keeps our copy: no eviction. A mask comes off by itself
-   when the disk answers and Kafka has the directory online.
+   while Kafka has the directory online, when the disk answers or other copies have left the ISR.
 7. **Doubt ends.** A directory that Kafka has offline, that was released or left, is no ground for a fence, from
    :data:`DOUBT_MS` after the act on.
 
@@ -214,6 +214,7 @@ class GuardCore:
     def look(self, now: Situation) -> Look:
         """Take what is known now, and return what is due."""
         forgotten, changed = self._settle(now) if now.unsure is None else ([], False)
+        self._take_over(now)
         decided = self.decide(now)
         if not self.acts:
             for path in now.disks:
@@ -233,6 +234,26 @@ class GuardCore:
         begun = {task.path for task in tasks}
         changed = changed or any(self.standing(path).state is not states[path] for path in states if path not in begun)
         return Look(decided, tuple(tasks), again_ms, tuple(forgotten), changed)
+
+    def _take_over(self, now: Situation) -> None:
+        """Go on where a guard before this one was ended, though its state directory is lost: what its record suspects
+        went offline under it. A directory that nobody can read has the id that no other has."""
+        if now.unsure is not None or now.unbound is not None:
+            return
+        found = {path: self._deciding.directory_id(path, self.known, now) for path in now.disks}
+        left = self._deciding.left_behind(self.known, now)
+        unread = [path for path, its in found.items() if its is None]
+        nobodys = sorted(left.difference(found.values()), key=str)
+        if len(unread) == len(nobodys):
+            found |= zip(unread, nobodys, strict=True)
+        registration = now.observed.registration
+        for path, its in found.items():
+            before = self.standing(path)
+            if its in left and registration is not None and not before.has_seen_online(registration.epoch):
+                self.ids[path] = str(its)
+                self.directories[path] = replace(
+                    before, epoch=registration.epoch, seen_online=True, offline_ms=now.now_ms
+                )
 
     def _patience_ms(self, now: Situation) -> int | None:
         waits = [self._deciding.wait_ms(path, now) for path in now.disks]
@@ -271,7 +292,9 @@ class GuardCore:
             if path not in now.disks:
                 continue
             leaves = self._is_unread(path, decided, now) and self._deciding.evictions(path, self.known, now).before
-            if one.state in directory_steps.ON_THE_WAY or leaves:
+            # A broker that has ended starts without it.
+            lost = now.unbound is not None and one.means is not None and self.view(path, now) is KafkaView.ONLINE
+            if one.state in directory_steps.ON_THE_WAY or leaves or lost:
                 directories |= self._deciding.lost_with(path, self.known, now)
                 renew = renew or bool(leaves)
         killing = self._is_killing(registration.epoch, registration.fenced)
@@ -361,7 +384,8 @@ class GuardCore:
         text = None if directory_id is None else str(directory_id)
         restorable = self.restorable(text, now.observed) if now.unsure is None else {}
         leaves = deciding.evictions(path, known, now).before if evicts else {}
-        state = self.standing(path).state
+        standing = self.standing(path)
+        state = standing.state
         evicting = step.step is Step.EVICT or state in directory_steps.GONE
         return directory_steps.Facts(
             path=path,
@@ -378,6 +402,7 @@ class GuardCore:
             present=now.unbound is None,
             may=self.acts and self._may(path, now, evicting=evicting),
             not_cut=deciding.why_not_cut(path, known, now) if state in _TO_BE_CUT else None,
+            needed=deciding.need(path, known, now).refusal if standing.means is Step.MASK else None,
             open=deciding.is_open(path, known, now),
             evict={key: leaves[key] for key in self._due("evict", leaves, now)},
             restore={key: restorable[key] for key in self._due("restore", restorable, now)},

@@ -127,6 +127,16 @@ class Deciding:
         """Return this guard's record as the metadata show it."""
         return now.observed.suspects.get(self.site.node_id)
 
+    def left_behind(self, known: Known, now: Situation) -> frozenset[Uuid]:
+        """Return the directories that went offline under a guard before this one, which did not come to its evictions:
+        its record, of this registration, still stands."""
+        registration, shown = now.observed.registration, self.shown(now)
+        if registration is None or shown is None or shown.epoch != registration.epoch:
+            return frozenset()
+        if suspecting.is_of(known.record, shown):
+            return frozenset()
+        return shown.directories.difference(registration.log_dirs)
+
     def offset(self, known: Known, now: Situation, directories: frozenset[Uuid] | None) -> int | None:
         """Return the offset of this guard's record; None: it has none that counts for these directories (None: for the
         broker)."""

@@ -19,7 +19,8 @@ reporting   not within 500 ms after the last one                  *report*, thre
 cutting     the privileged helper has done it, or left it behind  cut
 masking     likewise                                              masked
 masked      not offline within a checkpoint interval and 500 ms   *report* → reporting: earlier costs 30 s
-with a mask its disk answers, and Kafka has it online             *unmask* → unmasking → well
+with a mask Kafka has it online; and its disk answers, or other   *unmask* → unmasking → well
+..          copies have left the ISR meanwhile
 well, left  the metadata show the directory offline               offline: Kafka found out by itself
 cut         likewise                                              offline
 masked      likewise                                              offline
@@ -130,6 +131,10 @@ class Standing:
     seen_online: bool = False
     under_way: Effect | None = None
 
+    def has_seen_online(self, epoch: int) -> bool:
+        """Whether the metadata were seen to have it online in this registration of the broker."""
+        return self.seen_online and self.epoch == epoch
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -150,6 +155,7 @@ class Facts:
         present: whether the broker's process is there, is ours, and is not being fenced.
         may: whether this guard may do what cannot be undone: its record is in the metadata, and is first.
         not_cut: why the file system may not be shut down now, in words; None: it may.
+        needed: why the replicas in a masked directory may not leave the ISR now, in words; None: they may.
         open: whether the broker may have files open there that it believes in: a report is all that was done.
         evict: replica lists that this broker may leave now, as they are.
         restore: replica lists that it may be put back into now, as they were.
@@ -170,6 +176,7 @@ class Facts:
     present: bool = True
     may: bool = True
     not_cut: str | None = None
+    needed: str | None = None
     open: bool = False
     evict: Mapping[Key, tuple[int, ...]] = field(default_factory=dict)
     restore: Mapping[Key, tuple[int, ...]] = field(default_factory=dict)
@@ -365,13 +372,14 @@ def _begin(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _is_needless(standing: Standing, facts: Facts) -> bool:
-    """Whether a mask is not needed any more: Kafka has the directory online, and its disk answers."""
+    """Whether a mask is to come off: Kafka has the directory online, and its disk answers or is needed."""
     masked = standing.means is Step.MASK and not is_released(standing)
-    return masked and facts.view is KafkaView.ONLINE and (facts.well or facts.answers)
+    over = facts.well or facts.answers or facts.needed is not None
+    return masked and facts.view is KafkaView.ONLINE and over
 
 
 def _unmask(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    """Take off a mask that is not needed any more."""
+    """Take off a mask."""
     wait_ms = standing.since_ms + AGAIN_MS - now_ms if standing.reason else 0
     if wait_ms > 0:
         return Move(standing, again_ms=wait_ms)

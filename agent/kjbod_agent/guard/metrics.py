@@ -135,6 +135,11 @@ def _of_redundancy(now: Picture) -> Iterator[Metric]:
             "Partitions of this broker that have no leader.",
             now.needs.without_leader,
         )
+        yield GaugeMetricFamily(
+            "kjbod_guard_partitions_in_sync_offline",
+            "Partitions with this broker in the ISR while Kafka has the directory offline.",
+            now.needs.in_sync_offline,
+        )
     yield GaugeMetricFamily(
         "kjbod_guard_partitions_refused",
         "Partitions whose eviction, restoration or demotion the controllers refused.",

@@ -5,7 +5,7 @@ missing. The guard shows it from the first second.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field
 from typing import Any, Final
 
 from kjbod.ids import is_reserved
@@ -29,13 +29,14 @@ class Needs:
         without_leader: that have no leader.
         in_sync_offline: whose leader, another broker, counts the replica here as in sync while Kafka has its directory
             offline. A leader does not look at directories when it takes a follower back where nobody writes
-            (``Partition.maybeExpandIsr``), and the page cache of a disk that was cut is gone.
+            (``Partition.maybeExpandIsr``), and the page cache of a disk that was cut is gone. Nothing is missing by
+            that, so it is no reason for a report.
     """
 
     below_replication_factor: int
     below_min_isr: int
     without_leader: int
-    in_sync_offline: int = 0
+    in_sync_offline: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def is_due(reported: Reported, found: Needs, now_ms: int) -> bool:
         now_ms: monotonic time.
     """
     waits = reported.at_ms is not None and now_ms - reported.at_ms < REPORT_EVERY_MS
-    return replace(found, in_sync_offline=0) != replace(reported.needs, in_sync_offline=0) and not waits
+    return found != reported.needs and not waits
 
 
 def evicted(journal: Journal, observed: Observed) -> list[Key]:

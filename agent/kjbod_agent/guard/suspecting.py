@@ -135,6 +135,11 @@ def offset_of(
     return shown.offset if covers else None
 
 
+def is_of(now: Standing, shown: Suspects) -> bool:
+    """Whether this run of the guard has written a record."""
+    return shown.mark.startswith(f"{now.run}-")
+
+
 def _is(shown: Suspects, now: Standing, wanted: Wanted) -> bool:
     """Whether the record is as it should be. One that came with a snapshot has no place in the order."""
     directories = frozenset() if wanted.whole else wanted.directories
