@@ -402,8 +402,10 @@ def test_the_reason_at_the_gate_is_the_gates() -> None:
     assert isinstance(found, Done) and found.reason == "recovered: its probes pass again"
 
 
-MANY = [stop for stop in STOPS if stop != "it is healthy"]
-"""A disk that is healthy speaks for a kill where the other one hangs."""
+MANY = [
+    stop for stop in STOPS if stop not in ("it is healthy", "another broker is first, and two may lose a directory")
+]
+"""A disk that is healthy speaks for a kill where the other one hangs, and where two may lose one the first may."""
 
 
 @given(st.sampled_from(list(ACTS)), st.lists(st.sampled_from(MANY), min_size=1, unique=True))
@@ -415,6 +417,17 @@ def test_whatever_else_is_so_one_thing_that_speaks_against_an_act_is_enough(act:
             STOPS[stop][0](moment)
     if any(act in stopped_by(stop) for stop in stops):
         assert effect not in moment.effects()
+
+
+def test_no_cut_follows_a_report_whose_record_is_too_old_while_another_guard_has_one() -> None:
+    # A record for the eviction would be written anew, and be last in order: the eviction would come too late.
+    moment = _cut()
+    STOPS["another broker is later"][0](moment)
+    assert Cut(PATH) in moment.effects()
+    moment = _cut()
+    STOPS["another broker is later"][0](moment)
+    STOPS["a record that is too old"][0](moment)
+    assert Cut(PATH) not in moment.effects()
 
 
 @pytest.mark.parametrize("stop", [stop for stop in STOPS if stop not in (*SETTLED, *SETTINGS)])

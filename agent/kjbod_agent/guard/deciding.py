@@ -155,9 +155,8 @@ class Deciding:
     def is_after(offset: int | None, now: Situation) -> bool:
         """Whether the record of another guard is before this one's, so that only the other guard may evict: each tells
         whole replica lists. With ``kjbod.guard.cut.max.brokers=1`` nothing that is followed by an eviction begins then.
+        A record that is not there, or is too old, would be written again, and be last.
         """
-        if offset is None:  # nothing begins without a record
-            return False
         return bool(suspects.ahead(now.observed.suspects, now.observed.neighbours, offset, now.now_ms, losses=False))
 
     # ---- lists
