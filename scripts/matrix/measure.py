@@ -82,7 +82,7 @@ def _run(command: list[str], log: int) -> int | None:
 
 
 def _outcome(cell: Cell, directory: Path, code: int | None) -> Outcome:
-    """Return the outcome that the process has written, or why it has written none."""
+    """Return the outcome in the file of the process; where it wrote none, a failure with the reason."""
     try:
         outcome = Outcome.from_json(json.loads((directory / _RESULT).read_text(encoding="utf-8")))
     except (OSError, ValueError):

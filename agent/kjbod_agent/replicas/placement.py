@@ -898,7 +898,7 @@ class Placement:
             seen = self.inventory.compare(directory_id, listed, missed)
             again = await agent.load_replicas(seen.changed, timeout_ms=WORK_TIMEOUT_MS) if seen.changed else ()
             read = self._to_read(directory_id, seen.present)
-            current = await agent.load_replicas(read, again=True, timeout_ms=WORK_TIMEOUT_MS) if read else ()
+            current = await agent.load_replicas(read, known=True, timeout_ms=WORK_TIMEOUT_MS) if read else ()
         except (DirectoryError, DirectoryTimeout, WorkerUnavailable):
             return  # whether its disk is dead is for the health monitor to say
         if directory_id not in self.inventory.online or self._work[directory_id].agent is not agent:

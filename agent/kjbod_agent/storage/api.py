@@ -417,10 +417,10 @@ class DirectoryAgent(CanProbe, Protocol):
         """The first part of :meth:`load`, one request: all but the topic ids, which are None in its replicas."""
 
     async def load_replicas(
-        self, replicas: Sequence[Replica], *, again: bool = False, timeout_ms: int
+        self, replicas: Sequence[Replica], *, known: bool = False, timeout_ms: int
     ) -> tuple[Replica, ...]:
         """The second part of :meth:`load`: the same replicas with their topic ids. ``timeout_ms`` is for each piece of
-        the work; a probe goes between any two. ``again``: they were read before, and probes know them."""
+        the work; a probe goes between any two. ``known``: probes know them already, from another reading."""
 
     async def list_replicas(self, *, timeout_ms: int) -> tuple[Replica, ...]:
         """Return every replica directory as it is now, by name, without topic ids, and what else has the name of a

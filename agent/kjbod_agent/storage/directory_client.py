@@ -145,17 +145,17 @@ class DirectoryClient(ABC):
         return _replicas(await self._ask("list_replicas", timeout_ms))
 
     async def load_replicas(
-        self, replicas: Sequence[Replica], *, again: bool = False, timeout_ms: int
+        self, replicas: Sequence[Replica], *, known: bool = False, timeout_ms: int
     ) -> tuple[Replica, ...]:
         names = [replica.name for replica in replicas if replica.is_directory]
-        found = await self._topic_ids(names, timeout_ms, again=again)
+        found = await self._topic_ids(names, timeout_ms, known=known)
         return tuple(_with_topic_id(replica, found.get(replica.name)) for replica in replicas)
 
-    async def _topic_ids(self, names: list[str], timeout_ms: int, *, again: bool) -> dict[str, tuple[Uuid | None, str]]:
+    async def _topic_ids(self, names: list[str], timeout_ms: int, *, known: bool) -> dict[str, tuple[Uuid | None, str]]:
         found: dict[str, tuple[Uuid | None, str]] = {}
         for start in range(0, len(names), TOPIC_IDS_PER_REQUEST):
             batch = names[start : start + TOPIC_IDS_PER_REQUEST]
-            texts = await self._ask("topic_ids", timeout_ms, names=batch, again=again)
+            texts = await self._ask("topic_ids", timeout_ms, names=batch, known=known)
             found.update((name, (_topic_id(text), why)) for name, (text, why) in zip(batch, texts, strict=True))
         return found
 

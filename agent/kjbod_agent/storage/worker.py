@@ -649,8 +649,8 @@ class Worker:
         self, root: int, request: dict[str, Any], directory_id: str | None
     ) -> list[tuple[str | None, str]]:
         """Topic ids of the replicas in ``names``, in order; where there is none, why that may be no more than an
-        unreadable file of a replica with data, in words, empty where it is not. ``again``: probes know them already."""
-        return [self._topic_id(root, name, known=request.get("again", False)) for name in request["names"]]
+        unreadable file of a replica with data, in words, empty where it is not. ``known``: probes know them already."""
+        return [self._topic_id(root, name, known=request.get("known", False)) for name in request["names"]]
 
     def _topic_id(self, root: int, name: str, *, known: bool) -> tuple[str | None, str]:
         self._step(f"access of {name}")
