@@ -134,8 +134,8 @@ def setting(line: str) -> Prepare:
 ALL = formatted("d1", "d2", "d3")
 FORMAT = ("format", "-t", CLUSTER_ID)
 AT = (*FORMAT, "-r", "4.3-IV0")
-"""Without ``-r`` each tool writes its own newest release, and ours writes none into a broker's directories. Kafka 4.4.0's
-is compared in tests/controller/test_newest_kafka.py."""
+"""Without ``-r`` each tool writes its own newest release, and ours writes none into a broker's directories. The tool of
+Kafka 4.4.0 is compared in tests/controller/test_newest_kafka.py."""
 
 
 @pytest.mark.parametrize(
