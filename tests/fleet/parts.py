@@ -6,7 +6,8 @@ import pytest
 from tests.depth import sample
 
 PARTS = (
-    *("rollup late", "rollup order", "rollup story", "rollup days", "rollup past", "lake report"),
+    *("rollup late", "rollup order", "rollup story", "rollup days", "rollup past", "rollup steps", "rollup anew"),
+    *("rollup drives", "lake report", "report numbers", "follow"),
     *("upkeep compact", "upkeep retain", "upkeep verify", "upkeep query"),
     *("ingest", "imports", "insight", "connect"),
 )

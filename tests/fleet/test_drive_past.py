@@ -190,7 +190,7 @@ def test_the_newest_date_is_one_that_most_drives_have() -> None:
     assert past_until(fleet[:1]) == "2026-10-29"
 
 
-@drawn("rollup past")
+@drawn("rollup steps")
 def test_it_does_not_matter_which_dates_are_rolled_up_in_one_step(spark: Any, tmp_path: Path) -> None:
     """A dead disk that tells its serial number on the second day alone is one drive, and has failed once."""
     from kjbod.fleet.lake.lake import open_lake
@@ -217,7 +217,7 @@ def test_it_does_not_matter_which_dates_are_rolled_up_in_one_step(spark: Any, tm
     assert [len(rows) for rows in daily] == [1, 1, 1]
 
 
-@drawn("rollup past")
+@drawn("rollup anew")
 def test_a_sum_that_a_kjbod_did_not_know_is_made_anew(spark: Any, tmp_path: Path) -> None:
     from kjbod.fleet.lake.lake import open_lake
 

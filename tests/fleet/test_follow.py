@@ -11,6 +11,7 @@ from kjbod.cli.main import run
 from kjbod.fleet.command import Running, spark_errors
 from kjbod.fleet.fleet_error import ClaimedError
 from tests.fleet.conftest import Agent
+from tests.fleet.parts import drawn
 
 pytestmark = pytest.mark.usefixtures("with_spark")
 
@@ -30,6 +31,7 @@ def hosts_of(lake: Any) -> set[str]:
     return {row["host"] for row in lake.read("gold.dir_day", lake.state()).select("host").collect()}
 
 
+@drawn("follow")
 def test_an_inbox_that_is_followed_is_rolled_up_as_it_grows(spark: Any, tmp_path: Path) -> None:
     from kjbod.fleet.ingest.batch import one_at_a_time
     from kjbod.fleet.ingest.stream import ingest_into

@@ -30,6 +30,7 @@ from scripts.rig.processes import kjbod_command
 from tests.depth import only_deep
 from tests.fleet.conftest import T0_MS
 from tests.fleet.large_fleet import CLUSTERS, write_fleet
+from tests.fleet.parts import drawn
 from tests.fleet.report_data import report as page_of
 from tests.preloading import run_kjbod
 
@@ -460,6 +461,7 @@ def test_a_failed_run_leaves_the_report_that_was_there(
 # --- numbers that nobody foresaw
 
 
+@drawn("report numbers")
 @pytest.mark.usefixtures("in_one_session")
 def test_absurd_numbers_of_one_host_cost_the_page_of_no_other(tmp_path: Path, make_agent: Any) -> None:
     """Each number that a line may have, as large, and as far below zero, as it may be."""

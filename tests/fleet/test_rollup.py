@@ -452,6 +452,7 @@ def drive_days(spark: Any, rows: list[dict[str, Any]], before: Any = None) -> An
     return made
 
 
+@drawn("rollup drives")
 def test_a_drive_is_replaced_by_the_one_that_is_there_after_it(spark: Any) -> None:
     from kjbod.fleet.rollup import drives
     from kjbod.fleet.rollup.drive_past import past_of_days
