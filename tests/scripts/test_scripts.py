@@ -88,7 +88,7 @@ def test_kafka_without_maven_and_without_root_is_one_clear_line(tmp_path: Path) 
     assert result.stderr == "kjbod: scripts/kafka needs Maven: apt-get install maven\n"
 
 
-@pytest.mark.parametrize("script", ["setup", "test", "deep", "check", "kafka", "lock"])
+@pytest.mark.parametrize("script", ["setup", "test", "deep", "check", "fix", "kafka", "lock"])
 def test_every_script_says_on_top_what_it_is(script: str) -> None:
     first, second = (ROOT / "scripts" / script).read_text().splitlines()[:2]
     assert first == "#!/usr/bin/env bash"
@@ -96,7 +96,7 @@ def test_every_script_says_on_top_what_it_is(script: str) -> None:
 
 
 WITH_HELP = [
-    *("demo", "setup", "kafka", "lock", "check", "deep", "faults", "fuzz", "real-brokers", "compatibility"),
+    *("demo", "setup", "kafka", "lock", "check", "fix", "deep", "faults", "fuzz", "real-brokers", "compatibility"),
     *(f"bench/{name}" for name in ("agent-cost", "controller", "detection", "false-positives", "guard", "replicas")),
 ]
 
