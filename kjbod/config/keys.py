@@ -554,8 +554,8 @@ class Config:
     kjbod_guard_cut_max_brokers: Annotated[
         int,
         Key(
-            "Brokers of the cluster that may lose a directory to guards within 60 s, this one included. Larger: two "
-            "disks that die at the same time do not wait for each other.",
+            "Brokers of the cluster that may lose a directory to guards within 60 s, this one included. 0: none may. "
+            "Larger: two disks that die at the same time do not wait for each other.",
             at_least=0,
             roles=GUARD,
         ),
