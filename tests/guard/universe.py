@@ -966,7 +966,11 @@ class ModelHelper:
         age_ms = universe.now_ms - (self.guard.answered_ms or -99_999)
         if age_ms > 4_000:
             universe.violations.append(f"blindness: a kill with metadata that are {age_ms} ms old")
+        seen = self.guard.observed
+        known = {(seen.topics.get(topic_id), partition) for topic_id, partition in seen.partitions}
         for key, one in universe.partitions().items():
+            if key not in known:
+                continue  # made within the moment that metadata take to a guard
             others = [number for number in one.isr if number != self.number]
             if one.leader >= 0 and self.number in one.isr and len(others) < universe.min_isr:
                 universe.violations.append(f"{universe.now_ms / 1000:.2f} availability: the kill leaves {key} {others}")
