@@ -1,4 +1,4 @@
-"""``kjbod features``: the finalized features of a running cluster, shown and changed as by ``kafka-features`` 4.3.1.
+"""``kjbod features``: the finalized features of a running cluster, shown and changed as by ``kafka-features`` 4.4.0.
 
 Sub-commands, flags, lines and exit codes are the original's. What is added: asked at the controllers
 (``--bootstrap-controller``), a downgrade or a disabling first names what would be lost, with ``--dry-run`` too. Kafka
@@ -6,7 +6,7 @@ itself refuses every downgrade of metadata.version that could lose something, ``
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import click
 
 from kjbod.cli.addresses import addresses
 from kjbod.cli.command_config import command_config
+from kjbod.cli.error_lines import report_usage
 from kjbod.cli.metadata import no_log_lines
 from kjbod.cli.output import Printer, complain, safe
 from kjbod.cli.storage import StorageCommand
@@ -95,7 +96,31 @@ def _on_one(servers: Sequence[Address], security: Security, ask: Callable[[Conne
         return asyncio.run(run())
 
 
-@click.group()
+class _Features(click.Group):
+    """Group with the conventions of ``kafka-features``: options of the server come before the sub-command, too; exit
+    code 1 for wrong arguments."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = next((index for index, argument in enumerate(args) if argument in self.commands), None)
+        if at is not None:
+            args = [args[at], *args[:at], *args[at + 1 :]]
+        try:
+            if at is None and "--help" not in args and all(argument.startswith("-") for argument in args[:1]):
+                raise click.UsageError(f"give one of {', '.join(self.commands)}", ctx)
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            report_usage(error)
+            ctx.exit(EXIT_FAILURE)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            report_usage(error)
+            return EXIT_FAILURE
+
+
+@click.group(cls=_Features)
 def features() -> None:
     """The finalized features of a running cluster: show, upgrade, downgrade."""
 
@@ -191,17 +216,19 @@ def disable(
 
 
 @features.command("version-mapping", cls=StorageCommand)
+@_where
 @click.option("--release-version", help="The release; default: the newest.")
-def version_mapping(release_version: str | None) -> int:
-    """Show the features that a release stands for."""
+def version_mapping(release_version: str | None, **_: object) -> int:
+    """Show the features that a release stands for. No server is asked."""
     print_version_mapping(release_version, Printer())
     return 0
 
 
 @features.command("feature-dependencies", cls=StorageCommand)
+@_where
 @click.option("--feature", "wanted", multiple=True, required=True, metavar="NAME=LEVEL", help="A feature.")
-def feature_dependencies(wanted: Sequence[str]) -> int:
-    """Show what a feature needs."""
+def feature_dependencies(wanted: Sequence[str], **_: object) -> int:
+    """Show what a feature needs. No server is asked."""
     print_feature_dependencies(wanted, Printer())
     return 0
 
@@ -278,17 +305,36 @@ def _update(
         return await connection.request(request, timeout_ms=REQUEST_TIMEOUT_MS)
 
     answer: UpdateFeaturesResponse = _on_one(servers, security, ask)
-    Printer()(*(safe(_outcome(op, name, level, answer, dry_run)) for name, level in sorted(levels.items())))
-    if answer.error_code:
-        complain(f"{len(levels)} out of {len(levels)} operation(s) failed.")
+    refused = refusals(answer, levels)
+    Printer()(*(safe(_outcome(op, name, level, refused.get(name), dry_run)) for name, level in sorted(levels.items())))
+    if refused:
+        complain(f"{len(refused)} out of {len(levels)} operation(s) failed.")
         return EXIT_FAILURE
     return 0
 
 
-def _outcome(op: str, name: str, level: int, answer: UpdateFeaturesResponse, dry_run: bool) -> str:
+def refusals(answer: UpdateFeaturesResponse, wanted: Collection[str]) -> dict[str, str]:
+    """Return the reason for each feature that the server refused.
+
+    Kafka from 4.0 on refuses all features with one error. Kafka before 4.0 answers for each feature, and finalizes
+    those that it accepts (``UpdateFeaturesResponse`` 0 and 1). There a feature without an answer counts as refused, as
+    in Kafka's admin client.
+    """
     if answer.error_code:
+        return dict.fromkeys(wanted, answer.error_message or name_of(answer.error_code))
+    refused = {
+        each.feature: each.error_message or name_of(each.error_code) for each in answer.results if each.error_code
+    }
+    if answer.results:
+        answered = {each.feature for each in answer.results}
+        refused |= {name: "The server did not answer for this feature." for name in wanted if name not in answered}
+    return {name: reason for name, reason in refused.items() if name in wanted}
+
+
+def _outcome(op: str, name: str, level: int, reason: str | None, dry_run: bool) -> str:
+    """``reason``: of a refusal."""
+    if reason is not None:
         what = f"disable {name}" if op == "disable" else f"{op} {name} to {level}"
-        reason = answer.error_message or name_of(answer.error_code)
         return f"{'Can not' if dry_run else 'Could not'} {what}. {reason}"
     done = "disabled" if op == "disable" else f"{_PAST[op]} to {level}"
     return f"{name} {'can be' if dry_run else 'was'} {done}."

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kjbod.cli.features import refusals
+from kjbod.cli.main import run
+from kjbod.wire.admin_messages import UpdateFeaturesResponse, UpdateFeaturesResponseUpdatableFeature
 from scripts.rig.cluster import Cluster
 from scripts.rig.kafka import FEATURES, KafkaKit
 from scripts.rig.processes import Processes
@@ -68,6 +71,54 @@ def test_wrong_arguments_are_one_line(arguments: tuple[str, ...], message: str, 
     done = processes.kjbod("features", command, "--bootstrap-server", "127.0.0.1:1", *rest, name="features")
     assert done.wait() == 1
     assert done.stderr().splitlines() == [f"kjbod: {message}"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--bootstrap-server", "127.0.0.1:1"), ("--nothing",), ("nothing",), ("--nothing", "describe"), ("describe",)],
+)
+def test_wrong_arguments_end_with_the_exit_code_of_kafka_features(arguments: tuple[str, ...]) -> None:
+    assert run(["features", *arguments]) == 1
+
+
+@pytest.mark.parametrize("command", ["describe", "upgrade", "downgrade", "disable"])
+def test_the_server_comes_before_the_command_as_in_kafka_features(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    levels = [] if command == "describe" else ["--feature", "a" if command == "disable" else "a=1"]
+    assert run(["features", "--bootstrap-server", "127.0.0.1:1", command, *levels]) == 1
+    assert capsys.readouterr().err == "kjbod: cannot connect to 127.0.0.1:1: Connection refused\n"
+
+
+def test_tables_need_no_server_and_take_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for server in ((), ("--bootstrap-controller", "127.0.0.1:1")):
+        assert run(["features", *server, "version-mapping", "--release-version", "4.4"]) == 0
+        assert capsys.readouterr().out.startswith("metadata.version=33 (4.4)\n")
+        assert run(["features", *server, "feature-dependencies", "--feature", "group.version=1"]) == 0
+        assert capsys.readouterr().out == "group.version=1 has no dependencies.\n"
+
+
+def answer_of(**codes: int) -> UpdateFeaturesResponse:
+    """An answer of Kafka before 4.0: an error code for each feature."""
+    each = (UpdateFeaturesResponseUpdatableFeature(feature=name, error_code=code) for name, code in codes.items())
+    return UpdateFeaturesResponse(results=tuple(each))
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (UpdateFeaturesResponse(), {}),
+        (UpdateFeaturesResponse(error_code=95), {"a": "INVALID_UPDATE_VERSION", "b": "INVALID_UPDATE_VERSION"}),
+        (UpdateFeaturesResponse(error_code=95, error_message="no"), {"a": "no", "b": "no"}),
+        (answer_of(a=0, b=0), {}),
+        (answer_of(a=95, b=0), {"a": "INVALID_UPDATE_VERSION"}),
+        (answer_of(a=95, b=96), {"a": "INVALID_UPDATE_VERSION", "b": "FEATURE_UPDATE_FAILED"}),
+        (answer_of(a=0), {"b": "The server did not answer for this feature."}),
+        (answer_of(a=0, b=0, c=95), {}),
+    ],
+)
+def test_each_refusal_is_seen_also_of_kafka_before_4_0(answer: UpdateFeaturesResponse, refused: dict[str, str]) -> None:
+    assert refusals(answer, ["a", "b"]) == refused
 
 
 def plain(text: str) -> list[str]:
