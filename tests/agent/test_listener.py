@@ -56,6 +56,7 @@ from kjbod.wire.admin_messages import (
     ListConfigResourcesRequest,
     RemoveRaftVoterRequest,
     RenewDelegationTokenRequest,
+    UnregisterControllerRequest,
     UpdateFeaturesRequest,
 )
 from kjbod.wire.client import Connection
@@ -419,6 +420,7 @@ SAMPLES: tuple[RequestBody[Any], ...] = (
         election_type=0, topic_partitions=(ElectLeadersRequestTopicPartition(topic="events", partitions=(0,)),)
     ),
     UnregisterBrokerRequest(broker_id=7),
+    UnregisterControllerRequest(controller_id=7),
     UpdateFeaturesRequest(),
     DescribeQuorumRequest(),
     AddRaftVoterRequest(cluster_id=None, timeout_ms=1_000, voter_id=7, voter_directory_id=EVENTS, listeners=()),
@@ -525,10 +527,10 @@ def test_what_is_decided_item_by_item_is_left_to_the_controller(
     told(strict(config), story)
 
 
-def test_an_agent_offers_all_that_a_broker_of_4_3_1_does_but_for_the_data_plane() -> None:
-    broker = {*range(4), *range(8, 52), 55, 57, 60, 61, *range(64, 67), 68, 69, 71, 72, *range(74, 82), *range(83, 93)}
+def test_an_agent_offers_all_that_a_broker_of_4_4_0_does_but_for_the_data_plane() -> None:
+    broker = {*range(4), *range(8, 52), 55, 57, 60, 61, *range(64, 67), 68, 69, 71, 72, *range(74, 82), *range(83, 95)}
     data = {*range(3), *range(8, 17), *range(21, 29), 42, 47, 61, 65, 66}
-    groups = {68, 69, *range(76, 80), *range(83, 93)}
+    groups = {68, 69, *range(76, 80), *range(83, 94)}
     telemetry = {71, 72}
     assert {int(key) for key in SERVED} == broker - data - groups - telemetry
 

@@ -62,6 +62,7 @@ CLUSTER_OPERATIONS: Final[Mapping[ApiKey, Operation]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
     ApiKey.ELECT_LEADERS: Operation.ALTER,
     ApiKey.UNREGISTER_BROKER: Operation.ALTER,
+    ApiKey.UNREGISTER_CONTROLLER: Operation.ALTER,
     ApiKey.UPDATE_FEATURES: Operation.ALTER,
     ApiKey.DESCRIBE_QUORUM: Operation.DESCRIBE,
     ApiKey.ADD_RAFT_VOTER: Operation.ALTER,

@@ -108,7 +108,7 @@ SERVED: Final[VersionRanges] = {
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     )
 }
-"""What is offered: all that a broker of Kafka 4.3.1 offers, but for the data plane, groups and transactions."""
+"""APIs that are offered: those of a broker of Kafka 4.4.0, except data plane, groups and transactions."""
 FROM_METADATA: Final = frozenset(
     {
         ApiKey.METADATA,
