@@ -136,7 +136,7 @@ class MetadataFollower:
         """Monotonic milliseconds at which the last fetch was sent whose answer left nothing to be applied: everything
         that was committed then has been handed over. None: there was none."""
         self.refusals: dict[Address, str] = {}
-        """Servers that speak another protocol, or do not believe us, and how that showed when they were asked last."""
+        """Servers that speak another protocol, lack an API or a version, or do not believe us, with the last reason."""
 
     @property
     def leader(self) -> Leader | None:
@@ -198,7 +198,7 @@ class MetadataFollower:
             await self._disconnect()
 
     def _note_refusal(self, error: ProtocolError) -> None:
-        if isinstance(error, (AuthenticationFailed, ForeignPeer)):
+        if isinstance(error, (AuthenticationFailed, ForeignPeer, UnsupportedVersionError)):
             self.refusals[self._machine.address] = str(error)
             if len(self.refusals) > REFUSALS_MAX:
                 del self.refusals[next(iter(self.refusals))]

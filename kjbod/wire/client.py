@@ -129,7 +129,7 @@ class Connection:
             raise Disconnected(str(error)) from None
         peer = f"{host}:{port}"
         greeting_bytes = min(max_frame_bytes, GREETING_BYTES_MAX)
-        machine = ClientConnection(client_id=client_id, software=_software(), max_frame_bytes=greeting_bytes)
+        machine = ClientConnection(client_id=client_id, software=_software(), max_frame_bytes=greeting_bytes, peer=peer)
         context: ssl.SSLContext | None = None
         protocol = _ClientProtocol(machine, peer)
         try:

@@ -76,11 +76,17 @@ class Features:
 
 
 class ClientConnection:
-    """The client's end of one connection."""
+    """The client's end of one connection. ``peer``: the server's name in errors."""
 
     def __init__(
-        self, *, client_id: str, software: tuple[str, str] = ("kjbod", "0"), max_frame_bytes: int = MAX_FRAME_BYTES
+        self,
+        *,
+        client_id: str,
+        software: tuple[str, str] = ("kjbod", "0"),
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        peer: str = "the server",
     ) -> None:
+        self._peer = peer
         self._client_id = client_id
         self._software = software
         self._splitter = FrameSplitter(max_frame_bytes)
@@ -107,13 +113,15 @@ class ClientConnection:
         """
         spec = API[api_key]
         if api_key not in self.versions:
-            raise UnsupportedVersionError(f"the server does not offer {api_key.name}")
+            raise UnsupportedVersionError(
+                f"{self._peer} does not offer {api_key.name}: upgrade Kafka there, or ask another server"
+            )
         low, high = self.versions[api_key]
         own_low = _ASKED_FROM.get(api_key, spec.min_version)
         if high < own_low or low > spec.max_version:
             raise UnsupportedVersionError(
-                f"the server offers {api_key.name} versions {low} to {high}, "
-                f"kjbod knows {own_low} to {spec.max_version}"
+                f"{self._peer} offers {api_key.name} versions {low} to {high}, "
+                f"kjbod knows {own_low} to {spec.max_version}: upgrade {'Kafka there' if high < own_low else 'kjbod'}"
             )
         return min(high, spec.max_version)
 

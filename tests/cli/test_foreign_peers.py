@@ -18,6 +18,9 @@ from kjbod.cli import main as cli
 from kjbod.clock import SystemClock
 from kjbod.runtime.loop import run as run_loop
 from kjbod.wire.client import Connection, Disconnected, ForeignPeer
+from kjbod.wire.connection import api_versions_response
+from kjbod.wire.frames import VersionRanges, decode_request, encode_response
+from kjbod.wire.messages import ApiKey
 from scripts.rig.kafka import KafkaKit, controller_properties
 from scripts.rig.processes import Processes, free_port, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, Cluster
@@ -122,6 +125,52 @@ def test_a_web_server_is_named_in_one_line(web: int, capsys: pytest.CaptureFixtu
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"kjbod: 127.0.0.1:{web} sent what it may not: ")
     assert line.endswith("this looks like HTTP")
+
+
+class Lacking(socketserver.BaseRequestHandler):
+    """Answers ApiVersions with :attr:`apis`, and nothing else."""
+
+    apis: VersionRanges
+
+    def handle(self) -> None:
+        while length := self.request.recv(4, socket.MSG_WAITALL):
+            frame = self.request.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)
+            request = decode_request(frame)
+            assert request.api_key is ApiKey.API_VERSIONS
+            answer = api_versions_response(request, self.apis)
+            self.request.sendall(encode_response(answer, request.version, request.correlation_id))
+
+
+@pytest.mark.usefixtures("endless_patience")
+@pytest.mark.parametrize(
+    ("offered", "said"),
+    [
+        (None, "does not offer {api}: upgrade Kafka there, or ask another server"),
+        ((-5, -3), "offers {api} versions -5 to -3, kjbod knows {known}: upgrade Kafka there"),
+        ((100, 101), "offers {api} versions 100 to 101, kjbod knows {known}: upgrade kjbod"),
+    ],
+    ids=["none", "older", "newer"],
+)
+@pytest.mark.parametrize(
+    ("command", "api", "known"),
+    [(COMMANDS[0], ApiKey.FETCH, "4 to 18"), (COMMANDS[1], ApiKey.FETCH, "4 to 18"),
+     (COMMANDS[3], ApiKey.UPDATE_FEATURES, "0 to 2")],
+    ids=["shell", "dump", "upgrade"],
+)  # fmt: skip
+def test_a_controller_without_the_api_that_a_command_needs_is_named_at_once(
+    command: list[str],
+    api: ApiKey,
+    known: str,
+    offered: tuple[int, int] | None,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    apis = {ApiKey.API_VERSIONS: (0, 4)} | ({} if offered is None else {api: offered})
+    handler = type("Handler", (Lacking,), {"apis": apis})
+    with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler)) as port:
+        assert cli.run([*command[:2], "--bootstrap-controller", f"127.0.0.1:{port}", *command[2:]]) == 1
+    line = said.format(api=api.name, known=known)
+    assert capsys.readouterr().err == f"kjbod: 127.0.0.1:{port} {line}\n"
 
 
 @pytest.mark.usefixtures("endless_patience")
