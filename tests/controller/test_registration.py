@@ -12,6 +12,7 @@ from kjbod.metadata.snapshot import SnapshotId
 from kjbod.wire.admin_messages import UnregisterControllerRequest
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
+    BrokerRegistrationRequest,
     BrokerRegistrationRequestFeature,
     BrokerRegistrationRequestListener,
     ControllerRegistrationRequest,
@@ -19,6 +20,7 @@ from kjbod.wire.messages import (
     MetadataRequest,
     UnregisterBrokerRequest,
 )
+from kjbod_controller_stub.context import Context
 from kjbod_controller_stub.log.snapshots import with_failed
 from kjbod_controller_stub.rules import KAFKA, KIP_858, Rules
 from tests.controller.world import FEATURES, NODE_ID, World, directories, directory
@@ -116,6 +118,34 @@ def test_ct5_ct17_a_broker_has_to_run_every_finalized_feature(
         if r is not None
     )
     assert World().register(1, features=features).error_code == expected
+
+
+@BOTH
+@pytest.mark.parametrize(("level", "last", "said"), [
+    (33, 14, True), (33, 16, True), (17, 14, True), (16, 14, True), (15, 8, True), (33, 17, False), (33, 30, False),
+])  # fmt: skip
+def test_a_broker_before_kafka_3_7_is_named_as_one_with_what_to_do(
+    rules: Rules, level: int, last: int, said: bool
+) -> None:
+    world = World(rules, metadata_version=level)
+    request = BrokerRegistrationRequest(
+        broker_id=1,
+        cluster_id=world.cluster_id,
+        incarnation_id=Uuid.of(1, 1),
+        listeners=(BrokerRegistrationRequestListener(name="PLAINTEXT", host="localhost", port=9092),),
+        features=(
+            BrokerRegistrationRequestFeature(
+                name="metadata.version", min_supported_version=1, max_supported_version=last
+            ),
+        ),
+        rack=None,
+    )
+    result = world.controller.handle(request, Context(1), world.now_ms)
+    (reason,) = (note.fields["reason"] for note in result.notes if note.event == "broker.refused")
+    assert isinstance(reason, str)
+    assert ("Kafka before 3.7 has no JBOD in KRaft (KIP-858): upgrade the broker" in reason) == said
+    if level < versions.DIRECTORY_ASSIGNMENT:
+        assert f"finalized version {level} of metadata.version" in reason
 
 
 @pytest.mark.parametrize(("level", "version"), [(7, 1), (8, 2), (16, 2), (17, 3), (29, 3), (30, 4)])

@@ -230,7 +230,9 @@ class Cluster:
     def _check_directories(self, request: BrokerRegistrationRequest) -> None:
         invalid = ErrorCode.INVALID_REGISTRATION
         if not request.log_dirs:
-            raise ApiError(self._rules.no_directories_error, "No directories specified in request")
+            raise ApiError(
+                self._rules.no_directories_error, f"No directories specified in request{_if_too_old(request)}"
+            )
         if any(is_reserved(directory) for directory in request.log_dirs):
             raise ApiError(invalid, "Reserved directory ID in request")
         if len(set(request.log_dirs)) != len(request.log_dirs):
@@ -245,7 +247,10 @@ class Cluster:
         if versions.METADATA_VERSION not in ranges:
             raise ApiError(ErrorCode.INVALID_REGISTRATION, "metadata.version is not among the supported features")
         finalized = self.finalized_features()
-        for name in finalized.keys() | ranges.keys():
+        # metadata.version first: it says which Kafka the broker is.
+        for name in sorted(
+            finalized.keys() | ranges.keys(), key=lambda name: (name != versions.METADATA_VERSION, name)
+        ):
             level = finalized.get(name, 0)
             feature = ranges.get(name)
             low, high = (
@@ -255,7 +260,7 @@ class Cluster:
                 raise ApiError(
                     ErrorCode.UNSUPPORTED_VERSION,
                     f"Unable to register because the broker does not support finalized version {level} of {name}. "
-                    f"The broker wants a version between {low} and {high}, inclusive.",
+                    f"The broker wants a version between {low} and {high}, inclusive{_if_too_old(request)}.",
                 )
 
     def register_controller(self, request: ControllerRegistrationRequest) -> RegisterControllerRecord:
@@ -330,6 +335,17 @@ class Cluster:
         failed = self.offline_directories(existing.id)
         # All failed: there is no record for that, so the last ones stay as they are.
         return tuple(directory for directory in request.log_dirs if directory not in failed) or existing.log_dirs
+
+
+def _if_too_old(request: BrokerRegistrationRequest) -> str:
+    """Return the reason and the remedy for a broker before Kafka 3.7; nothing for others."""
+    last = next(
+        (each.max_supported_version for each in request.features if each.name == versions.METADATA_VERSION),
+        versions.MINIMUM,
+    )
+    if last >= versions.DIRECTORY_ASSIGNMENT:
+        return ""
+    return "; Kafka before 3.7 has no JBOD in KRaft (KIP-858): upgrade the broker"
 
 
 def _check_endpoints(
