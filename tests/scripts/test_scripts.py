@@ -70,6 +70,22 @@ def test_all_requirement_files_agree_so_that_pip_can_take_them_together() -> Non
             ["scripts/check", "spelling"],
             "kjbod: scripts/check: no step spelling (format lint types imports shell tests)",
         ),
+        *(
+            (
+                [script, version],
+                f"kjbod: scripts/kafka: Apache Kafka {version} has no JBOD in KRaft (KIP-858): choose 3.7 or later",
+            )
+            for script in ("scripts/kafka", "scripts/kafka-tables")
+            for version in ("3.6.2", "3.0", "2.8.2", "0.11")
+        ),
+        *(
+            (
+                ["scripts/kafka", version],
+                f"kjbod: scripts/kafka: '{version}' is no version with checksums in scripts/kafka.d: choose one of "
+                "3.7.2 3.8.1 3.9.2 4.0.2 4.1.2 4.2.2 4.3.1 4.4.0",
+            )
+            for version in ("", "4.4", "4.4.9", "3.60.1", "30.1.0", "../4.4.0", "new")
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_clear_line(command: list[str], line: str) -> None:
@@ -86,6 +102,22 @@ def test_kafka_without_maven_and_without_root_is_one_clear_line(tmp_path: Path) 
     result = run("scripts/kafka", PATH=str(tmp_path), KJBOD_CACHE=str(tmp_path / "cache"))
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "kjbod: scripts/kafka needs Maven: apt-get install maven\n"
+
+
+@pytest.mark.usefixtures("world")
+def test_a_jar_of_kafka_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    jars = tmp_path / "kafka-4.4.0" / "libs"
+    jars.mkdir(parents=True)
+    names = [line.split()[1] for line in (ROOT / "scripts/kafka.d/4.4.0.sha256").read_text().splitlines()]
+    for name in names:
+        (jars / name).touch()
+    assert run("scripts/kafka", "4.4.0", KJBOD_CACHE=str(tmp_path)).stdout == f"{jars}\n"
+    for name in (names[0], names[-1]):
+        (jars / name).unlink()
+        result = run("scripts/kafka", "4.4.0", KJBOD_CACHE=str(tmp_path))
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr == f"kjbod: {jars / name}: not there: remove {jars}, and run scripts/kafka 4.4.0\n"
+        (jars / name).touch()
 
 
 @pytest.mark.parametrize("script", ["setup", "test", "deep", "check", "fix", "kafka", "lock"])
