@@ -43,10 +43,8 @@ HARMLESS: Final = frozenset(
 )
 """Types, by the names of Kafka's schemas, that cannot concern a partition, a registration, a directory or a
 configuration."""
-_NAMES: Final[Mapping[int, str]] = {29: "UnregisterControllerRecord"} | {
-    api_key: cls.__name__ for api_key, cls in RECORD_TYPES.items()
-}
-"""Record types by api key, also those that are not decoded here (``MetadataRecordType`` of Kafka 4.4)."""
+_NAMES: Final[Mapping[int, str]] = {api_key: cls.__name__ for api_key, cls in RECORD_TYPES.items()}
+"""Record types of Kafka 4.4 by api key (``MetadataRecordType``)."""
 KINDS_MAX: Final = 100
 """Types and versions that are counted apart; further ones count as :data:`OTHER`."""
 KINDS_SHOWN: Final = 3

@@ -160,7 +160,8 @@ def version_mapping(metadata_version: int) -> dict[str, int]:
 
 
 def dependencies(feature: str, level: int) -> dict[str, int]:
-    """The levels of other features that a feature needs (``FeatureVersion.dependencies``); in 4.3.1 there is one."""
+    """The levels of other features that a feature needs (``FeatureVersion.dependencies``). Up to 4.4 one feature needs
+    another."""
     if feature == ELIGIBLE_LEADER_REPLICAS_VERSION and level >= 1:
         return {METADATA_VERSION: ELIGIBLE_LEADER_REPLICAS}
     return {}
