@@ -39,6 +39,9 @@ class Listed:
 
 
 _LEADER_CHANGE: Final = "kafka-dump-log before 4.1 does not show the content of a LeaderChange record; kjbod does"
+_PAYLOAD: Final = (
+    "kafka-dump-log --skip-record-metadata before 4.3 begins a payload with a blank; later ones and kjbod with a bar"
+)
 _OPTIONAL: Final = (
     "kafka-metadata-shell before 4.0 shows the metadata.version plain, later ones and kjbod as Optional[...]"
 )
@@ -46,11 +49,12 @@ _ZK: Final = "kafka-metadata-shell before 4.2 has a directory zkMigrationState; 
 _CORDONED: Final = "kafka-metadata-shell before 4.3 shows a broker without its cordoned directories; kjbod with them"
 _ACLS: Final = "kafka-metadata-shell before 3.9 leaves out /image/acls/byId where there are no ACLs; kjbod shows it"
 _PROVENANCE: Final = (
-    "kafka-metadata-shell shows as /image/provenance of a snapshot the place in the file; kjbod shows the last offset "
-    "of the log that the snapshot contains"
+    "kafka-metadata-shell shows in /image/provenance of a snapshot an offset within that file; kjbod shows the last "
+    "offset of the log that the snapshot contains"
 )
 LISTED: Final[tuple[Listed, ...]] = (
     Listed(DUMP_LOG, _OURS, r"LeaderChange: \{.*\}$", "controlType: LEADER_CHANGE(2)", (4, 0), _LEADER_CHANGE),
+    Listed(DUMP_LOG, _OURS, r"^\| payload: ", " payload: ", (4, 2), _PAYLOAD),
     Listed(SHELL, _OURS, r"^( *)Optional\[([\w.-]+)\]$", r"\1\2", (3, 9), _OPTIONAL),
     Listed(SHELL, _THEIRS, r"^ *zkMigrationState:?\n( *NONE\n)?", "", (4, 1), _ZK),
     Listed(SHELL, _OURS, r", cordonedDirectories=null\)$", ")", (4, 2), _CORDONED),

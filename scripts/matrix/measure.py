@@ -22,13 +22,6 @@ _TIMEOUT_S: Final = 1800.0
 _RESULT: Final = "outcome.json"
 
 
-def kjbod_now() -> str:
-    """Return kjbod's version, with the commit where the tree has one."""
-    command = ["git", "-C", str(_ROOT), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return kjbod.__version__ + (f" ({done.stdout.strip()})" if done.returncode == 0 else "")
-
-
 def get_kafka(cell: Cell) -> None:
     """Get the versions of Kafka that a cell needs. Raises :class:`RigError`, one line."""
     for version in cell.versions:
@@ -62,7 +55,7 @@ def measure(cell: Cell, logs: Path) -> Outcome:
     outcome = _outcome(cell, directory, code)
     outcome.seconds = round(time.monotonic() - began_s, 1)
     outcome.at = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-    outcome.kjbod = kjbod_now()
+    outcome.kjbod = kjbod.__version__
     return outcome
 
 

@@ -8,7 +8,14 @@ from scripts.matrix.record import OK, Outcome
 _HEAD = """# kjbod and the releases of Apache Kafka
 
 Measured by `scripts/compatibility`, which writes this page: real brokers and controllers of each version, real disks
-(loop devices that fail)."""
+(loop devices that fail). [What each row does](README.md#compatibility)."""
+_TAIL = """Cordoned directories (KIP-1066, Kafka 4.3 and later) have no row. Tests show them:
+
+| test | cordons of |
+|---|---|
+| `tests/guard/test_cordons.py` | brokers beside a guard, where the controllers of Kafka 4.4 refuse cordoned brokers |
+| `tests/controller/test_differential.py` | brokers on kjbod's controller, compared with the controller of Kafka 4.4.0 |
+| `tests/agent/test_placement_kafka.py` | an agent beside a broker of Kafka 4.3.1, on both controllers |"""
 
 
 def page(outcomes: Mapping[Cell, Outcome]) -> str:
@@ -28,6 +35,7 @@ def page(outcomes: Mapping[Cell, Outcome]) -> str:
         lines += [f"| {ROWS[ROLLING]} | {one.version} | {_shown(one, notes)} |" for one in rolling]
     if notes:
         lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
+    lines += ["", _TAIL]
     return "\n".join(lines) + "\n"
 
 

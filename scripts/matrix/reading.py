@@ -1,5 +1,6 @@
 """Row *read*: what kjbod's command line says of a Kafka's files and servers, beside that Kafka's own tools."""
 
+import itertools
 import json
 import re
 import signal
@@ -45,9 +46,10 @@ def read(stage: Stage) -> None:
     for file in (config, cluster.controller_config):
         _compare(stage, differences.STORAGE, ["info", "-c", str(file)], STORAGE, ["info", "-c", str(file)])
     files = [metadata / f"{0:020d}.log", _snapshots(metadata)[-1], *cluster.controller_dir.glob("bootstrap.checkpoint")]
-    for file in files:
-        theirs = ["--cluster-metadata-decoder", "--files", str(file)]
-        _compare(stage, differences.DUMP_LOG, ["metadata", "dump", "--text", "--path", str(file)], DUMP_LOG, theirs)
+    for file, more in itertools.product(files, ([], ["--skip-record-metadata"])):
+        ours = ["metadata", "dump", "--text", *more, "--path", str(file)]
+        theirs = ["--cluster-metadata-decoder", *more, "--files", str(file)]
+        _compare(stage, differences.DUMP_LOG, ours, DUMP_LOG, theirs)
     _shell(stage, _snapshots(metadata)[-1])
     claim(not stage.problems, "; ".join(stage.problems))
 

@@ -27,7 +27,7 @@ class Outcome(JsonRecord):
         differences: lines that Kafka's tools write otherwise, with the reason.
         seconds: that it took.
         at: moment of the end, UTC, ``2026-11-28 12:00``.
-        kjbod: version and commit of kjbod.
+        kjbod: version of kjbod.
     """
 
     row: str

@@ -1,5 +1,6 @@
 """The matrix of compatibility: what is asked for, what is measured again, how lines are compared, and its page."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ KNOWN = ("3.7.2", "3.9.2", "3.10.0", "4.0.2", "4.4.0")
 
 
 def outcome(row: str, version: str, state: str = OK, **more: object) -> Outcome:
-    return Outcome(row, version, state, at="2026-11-28 12:00", kjbod="0.1 (abc)", **more)  # type: ignore[arg-type]
+    return Outcome(row, version, state, at="2026-11-28 12:00", kjbod="0.1", **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,7 @@ def test_a_record_that_is_none_is_named(tmp_path: Path, line: str) -> None:
     ("tool", "release", "ours", "theirs"),
     [
         (DUMP_LOG, (3, 7), 'x LeaderChange: {"a":1}\ny', "x controlType: LEADER_CHANGE(2)\ny"),
+        (DUMP_LOG, (4, 2), 'n: 1\n| payload: {"a":1}', 'n: 1\n payload: {"a":1}'),
         (SHELL, (3, 8), "acls:\n  byId:\ntopics:\n  byId:", "acls:\ntopics:\n  byId:"),
         (SHELL, (4, 1), "features:", "features:\n  zkMigrationState:\n"),
         (SHELL, (3, 9), "  Optional[3.9-IV0]", "  3.9-IV0\n  zkMigrationState:\n    NONE\n"),
@@ -146,8 +148,13 @@ def test_the_page_has_a_cell_for_each_outcome_and_a_note_for_what_is_not_there()
     assert f"| {ROWS[READ]} | ok <sup>1</sup> | ok <sup>2,1</sup> |" in text
     assert f"| {ROWS[ACT]} | not measured | **failed**: waited \\| for &lt;a> cut |" in text
     assert f"| {ROWS[ROLLING]} | {path} | ok |" in text
-    assert text.endswith("1. different: one line differs\n2. not there: no kafka-shell\n")
-    assert "2026-11-28 (UTC), kjbod 0.1 (abc)." in text
+    assert "\n1. different: one line differs\n2. not there: no kafka-shell\n" in text
+    assert "\n2026-11-28 (UTC), kjbod 0.1.\n" in text
+
+
+def test_the_page_names_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/\S+)`", page({}))
+    assert named and all(Path(name).is_file() for name in named)
 
 
 def test_the_committed_page_has_every_version_and_row_and_the_readme_links_to_it() -> None:
@@ -156,4 +163,5 @@ def test_the_committed_page_has_every_version_and_row_and_the_readme_links_to_it
     assert [one.strip() for one in head.strip("|").split("|")[1:]] == known_versions()
     assert all(f"| {title} | " in text for title in ROWS.values())
     assert "not measured" not in text
+    assert re.search(r"^[-0-9]+( to [-0-9]+)? \(UTC\), kjbod [.0-9]+\.$", text, re.MULTILINE), "no commit"
     assert "scripts/compatibility.md" in Path("README.md").read_text()
