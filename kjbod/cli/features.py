@@ -105,7 +105,8 @@ class _Features(click.Group):
         if at is not None:
             args = [args[at], *args[:at], *args[at + 1 :]]
         try:
-            if at is None and "--help" not in args and all(argument.startswith("-") for argument in args[:1]):
+            asks_for_help = not set(ctx.help_option_names).isdisjoint(args)
+            if at is None and not asks_for_help and all(argument.startswith("-") for argument in args[:1]):
                 raise click.UsageError(f"give one of {', '.join(self.commands)}", ctx)
             return super().parse_args(ctx, args)
         except click.UsageError as error:
