@@ -16,6 +16,8 @@ no error, SnapshotId                       FetchSnapshot from position 0 until t
 98, 99 (snapshot gone, position wrong)     forget the snapshot, back off, fetch again
 a snapshot that cannot be used             said until another can be; fetched again after a second, then after twice as
                                            long each time, up to five minutes
+one that does not arrive whole             likewise, but the first time it is fetched again at once
+one that was loaded, instead of records    likewise, from the second
 104 INCONSISTENT_CLUSTER_ID                :class:`InconsistentClusterError`, unless fetching has worked before
 anything else, time-out, disconnect        back off, ask any server
 =========================================  ==========================================================================
@@ -387,6 +389,8 @@ class FetchMachine:
         self._kept = kept
         self._search: _Search | None = None
         self._download: _Download | None = None
+        self._begun = False
+        """Whether a snapshot was asked for that has not arrived whole."""
         self._unusable: str | None = None
         """Why the last snapshot could not be used; None: it could, or none was needed since."""
         self._unusable_count = 0
@@ -500,6 +504,8 @@ class FetchMachine:
         """No connection, no answer in time, or an answer that makes no sense: back off and ask ``then`` or else the
         next server."""
         self.problem = why
+        if self._begun:
+            self._unusable = why
         if self.failing_since_ms is None:
             self.failing_since_ms = now_ms
         self._failures += 1
@@ -540,13 +546,7 @@ class FetchMachine:
             self._diverged(partition.diverging_epoch, now_ms)
             return effects
         if partition.snapshot_id.end_offset >= 0:
-            self._progress(now_ms)
-            if now_ms < self._snapshot_not_before_ms:
-                # Asked again meanwhile: the leader may be another one by then, and have records instead.
-                self.not_before_ms = min(now_ms + RETRY_BACKOFF_MAX_MS, self._snapshot_not_before_ms)
-                return effects
-            self._before_snapshot = None
-            self._download = _Download(SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch))
+            self._offered(SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch), now_ms)
             return effects
         try:
             self._log.take(partition.records or b"", self.epoch)
@@ -556,11 +556,39 @@ class FetchMachine:
         except RemoteProtocolError as error:
             return effects + self.on_failure(f"{_at(self.address)} sent a bad batch: {error}", now_ms)
         self._log.high_watermark = max(self._log.high_watermark, partition.high_watermark)
-        self._unusable, self._unusable_count, self._before_snapshot = None, 0, None
+        self._begun, self._unusable, self._unusable_count, self._before_snapshot = False, None, 0, None
         self._progress(now_ms)
         effects = effects + self._confirm() + self._apply()
         self.current = 0 <= partition.high_watermark == self._log.applied_offset
         return effects
+
+    def _offered(self, snapshot_id: SnapshotId, now_ms: int) -> None:
+        """The leader has a snapshot in the place of what follows: ask for it, unless the last ones came to nothing."""
+        end = self._log.end_offset
+        if self._begun:  # and given up on the way
+            self._begun = False
+            if self._unusable_count:
+                self._put_off_snapshot(self._unusable_count - 1, now_ms)
+            self._unusable_count += 1
+        elif self._before_snapshot is not None and self._unusable is None and snapshot_id.end_offset <= end:
+            # Not one that was made while the last one was loaded.
+            self._unusable = f"{_at(self.address)} has no records behind its snapshot of offset {end}"
+            self._put_off_snapshot(self._unusable_count, now_ms)
+            self._unusable_count += 1
+        self._progress(now_ms)
+        if self._unusable is not None and self.failing_since_ms is None:
+            self.failing_since_ms = now_ms
+        if now_ms < self._snapshot_not_before_ms:
+            # Asked again meanwhile: the leader may be another one by then, and have records instead.
+            self.not_before_ms = min(now_ms + RETRY_BACKOFF_MAX_MS, self._snapshot_not_before_ms)
+            return
+        self._before_snapshot = None
+        self._begun, self._download = True, _Download(snapshot_id)
+
+    def _put_off_snapshot(self, doublings: int, now_ms: int) -> None:
+        backoff_ms = min(SNAPSHOT_BACKOFF_MS << min(doublings, _DOUBLED_MAX), SNAPSHOT_BACKOFF_MAX_MS)
+        backoff_ms = max(SNAPSHOT_BACKOFF_MS, int(backoff_ms * self._rng.uniform(1 - _JITTER, 1)))
+        self._snapshot_not_before_ms = now_ms + backoff_ms
 
     def _confirm(self) -> list[Effect]:
         """Whether the leader has what was kept shows as soon as its last batch has come. What lies above the high
@@ -610,6 +638,7 @@ class FetchMachine:
             self._download = download
             self._progress(now_ms)
             return effects
+        self._begun = False
         self._progress(now_ms)
         return [*effects, Downloaded(download.id, bytes(download.data))]
 
@@ -635,6 +664,7 @@ class FetchMachine:
             self._search.passed_over = True
         self._unconfirmed = False
         self._unusable = None
+        self._snapshot_not_before_ms = now_ms + SNAPSHOT_BACKOFF_MS
         self._progress(now_ms)
         if self._reload is None:
             replaced = self._replaced_by(snapshot.id, snapshot.records)
@@ -648,9 +678,7 @@ class FetchMachine:
         if self._before_snapshot is not None:
             self._restore(self._before_snapshot)
         effects = self.on_failure(why, now_ms)
-        backoff_ms = min(SNAPSHOT_BACKOFF_MS << min(self._unusable_count, _DOUBLED_MAX), SNAPSHOT_BACKOFF_MAX_MS)
-        backoff_ms = max(SNAPSHOT_BACKOFF_MS, int(backoff_ms * self._rng.uniform(1 - _JITTER, 1)))
-        self._snapshot_not_before_ms = now_ms + backoff_ms
+        self._put_off_snapshot(self._unusable_count, now_ms)
         self._unusable = why
         self._unusable_count += 1
         return effects

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -384,10 +384,82 @@ def test_one_that_cannot_be_read_takes_nothing_back_of_one_that_was_used_before(
     m = at_offset(3)
     assert download(m, 100)
     m.on_snapshot(Snapshot(SNAPSHOT, (topic(1),)), 100)
-    m.on_fetch(answer(snapshot_id=wire.SnapshotId(end_offset=9, epoch=1)), 200)
-    m.on_fetch_snapshot(piece(SnapshotId(9, 1), b"anything", 0, 99), 200)
-    m.on_unusable("damaged", 200)
+    m.on_fetch(answer(snapshot_id=wire.SnapshotId(end_offset=9, epoch=1)), 2_000)
+    m.on_fetch_snapshot(piece(SnapshotId(9, 1), b"anything", 0, 99), 2_000)
+    m.on_unusable("damaged", 2_000)
     assert m.applied_offset == SNAPSHOT.end_offset
+
+
+def refused(m: FetchMachine, now_ms: int) -> None:
+    """The leader closes the connection instead of an answer, and another server is no leader."""
+    m.on_failure("the connection was closed", now_ms)
+    m.on_fetch_snapshot(piece(SNAPSHOT, b"", 0, 0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER), now_ms)
+
+
+def answered(response: FetchSnapshotResponse) -> Callable[[FetchMachine, int], None]:
+    """What comes of an answer to FetchSnapshot."""
+
+    def arrive(m: FetchMachine, now_ms: int) -> None:
+        for effect in m.on_fetch_snapshot(response, now_ms):
+            if isinstance(effect, Downloaded):
+                m.on_snapshot(Snapshot(effect.id, (topic(1),)), now_ms)
+
+    return arrive
+
+
+IN_VAIN: dict[str, Callable[[FetchMachine, int], None]] = {
+    "gone": answered(piece(SNAPSHOT, b"", 0, 0, error=ErrorCode.SNAPSHOT_NOT_FOUND)),
+    "out of range": answered(piece(SNAPSHOT, b"", 0, 0, error=ErrorCode.POSITION_OUT_OF_RANGE)),
+    "an error that nobody knows": answered(piece(SNAPSHOT, b"", 0, 0, error=31_000)),
+    "denied": answered(FetchSnapshotResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)),
+    "too large": answered(piece(SNAPSHOT, b"anything", 0, 8, size=1 << 40)),
+    "a piece of nothing": answered(piece(SNAPSHOT, b"anything", 0, 0)),
+    "another one": answered(piece(SnapshotId(6, 1), b"anything", 0, 8)),
+    "no partition": answered(FetchSnapshotResponse()),
+    "closed": refused,
+    "loaded, and named again": answered(piece(SNAPSHOT, b"anything", 0, 8)),
+}
+"""What a snapshot may end in that the leader names for ever."""
+
+
+@pytest.mark.parametrize("arrive", IN_VAIN.values(), ids=IN_VAIN)
+def test_one_that_never_arrives_is_asked_for_later_and_later_and_is_one_trouble(
+    arrive: Callable[[FetchMachine, int], None],
+) -> None:
+    m, now_ms, asked_ms, told = machine(), 0, list[int](), list[bool]()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    while now_ms < 3_600_000:
+        if isinstance(m.request(18), wire.FetchSnapshotRequest):
+            asked_ms.append(now_ms)
+            arrive(m, now_ms)
+        else:
+            m.on_fetch(answer(**OFFERED), now_ms)
+            told.append(m.problem is not None)
+        now_ms = max(now_ms + 1, m.not_before_ms)
+    assert len(asked_ms) < 40
+    assert max(after - before for before, after in itertools.pairwise(asked_ms)) > SNAPSHOT_BACKOFF_MAX_MS / 2
+    assert told.count(False) < 10, "it flickers"
+
+
+def test_one_that_arrives_at_the_second_try_is_not_waited_for() -> None:
+    m = machine()
+    m.on_fetch(answer(**OFFERED), 0)
+    m.on_fetch_snapshot(piece(SNAPSHOT, b"", 0, 0, error=ErrorCode.SNAPSHOT_NOT_FOUND), 0)
+    assert download(m, m.not_before_ms)
+    m.on_snapshot(Snapshot(SNAPSHOT, (topic(1),)), 100)
+    assert m.problem is None
+    assert m.failing_since_ms is None
+
+
+def test_a_newer_one_that_was_made_while_one_was_loaded_is_no_trouble() -> None:
+    m = machine()
+    assert download(m, 0)
+    m.on_snapshot(Snapshot(SNAPSHOT, (topic(1),)), 5_000)
+    newer: dict[str, Any] = {"snapshot_id": wire.SnapshotId(end_offset=9, epoch=1)}
+    m.on_fetch(answer(**newer), 5_001)
+    assert (m.problem, m.not_before_ms) == (None, 6_000)
+    m.on_fetch(answer(**newer), 6_000)
+    assert isinstance(m.request(18), wire.FetchSnapshotRequest)
 
 
 def test_another_history_is_handed_over_with_the_records_that_were_not_understood() -> None:
