@@ -45,22 +45,27 @@ has what no quorum had yet as well. Before that it is nobody's truth; and where 
 batch that is known as committed: what lies above is lost in any election. A snapshot that the leader has in the place
 of all that could be compared is :attr:`Snapshot.uncompared`.
 
-Records of a newer Kafka end nothing: they are handed over as what is known of them (:mod:`.newer`).
+Records of a newer Kafka end nothing: they are handed over as what is known of them (:mod:`.newer`). No observer
+that keeps up is ever sent a snapshot: while they make the picture incomplete, all is read again after an hour, in which
+Kafka makes a snapshot that may have the state after them, then after twice as long each time, up to a day. It comes as
+one snapshot, too.
 """
 
 import contextlib
 import dataclasses
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from kjbod.errors import EXIT_CONFIG, KjbodError, RemoteProtocolError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
+from kjbod.metadata import versions
 from kjbod.metadata.batches import RecordBatch, iter_batches
 from kjbod.metadata.control_records import KRaftVersion
-from kjbod.metadata.image import MetadataImage, Replayer, image_of
+from kjbod.metadata.image import Replayer, image_of
 from kjbod.metadata.kept import Kept, Tail
-from kjbod.metadata.records import Record
+from kjbod.metadata.newer import is_harmless
+from kjbod.metadata.records import FeatureLevelRecord, Record, UnknownRecord
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire import messages as wire
@@ -81,6 +86,10 @@ RETRY_BACKOFF_MAX_MS = 1000
 SNAPSHOT_BACKOFF_MS = 1_000
 """After a snapshot that cannot be used, at first: the next one is as large."""
 SNAPSHOT_BACKOFF_MAX_MS = 300_000
+READ_AGAIN_MS = 3_600_000
+"""After records that are not known, at first: ``metadata.log.max.snapshot.interval.ms``. Half as long again at most, so
+that the observers of a cluster do not read all at the same time."""
+READ_AGAIN_MAX_MS = 86_400_000
 SEARCH_MS = 500
 SECURED_SEARCH_MS = 1000
 """Where a connection is not for nothing: many nodes that give up TLS handshakes under way only make more of them."""
@@ -222,21 +231,25 @@ class _OtherHistoryError(Exception):
 
 @dataclass(slots=True)
 class _Search:
-    """Whether a history that is read from its start has the last batch that an earlier process knew as committed."""
+    """Whether a history that is read from its start has the last batch that is known as committed: to an earlier
+    process, or to this one, where it reads its own history once more."""
 
     committed: Tail | None
     why: str
     """It is read from its start."""
+    own: bool = False
+    """Whether it is our own history."""
     found: bool = False
     passed_over: bool = False
     """Its batches begin behind that one."""
 
     def verdict(self) -> tuple[str | None, str | None, str | None]:
         """:attr:`Snapshot.parted`, ``uncompared`` and ``dropped`` of it."""
+        dropped = None if self.own else self.why
         if self.found:
-            return None, None, self.why
+            return None, None, dropped
         if self.committed is None or self.passed_over:
-            return None, self.why, self.why
+            return None, self.why, dropped
         return self.why, None, None
 
 
@@ -335,6 +348,7 @@ class _BeforeSnapshot:
     unconfirmed: bool
     search: _Search | None
     reload: Replayer | None
+    incomplete: bool
     parted: str | None
     handed_over: SnapshotId
 
@@ -398,6 +412,11 @@ class FetchMachine:
         self._before_snapshot: _BeforeSnapshot | None = None
         self._snapshot_not_before_ms = 0
         self._reload: Replayer | None = None
+        self._incomplete = False
+        """Whether the picture is incomplete."""
+        self._read_again_ms: int | None = None
+        """When to read everything again; None: it is whole, or that was not looked at."""
+        self._read_again_count = 0
         self._parted: str | None = None
         self._handed_over = SnapshotId(0, 0) if kept is None else SnapshotId(kept.end_offset, kept.tail.leader_epoch)
         self._leader_id = -1
@@ -560,7 +579,24 @@ class FetchMachine:
         self._progress(now_ms)
         effects = effects + self._confirm() + self._apply()
         self.current = 0 <= partition.high_watermark == self._log.applied_offset
+        self._look_for_more(now_ms)
         return effects
+
+    def _look_for_more(self, now_ms: int) -> None:
+        """Read our own history again, where a snapshot may stand by now for the records that we do not know."""
+        if self._reload is not None:
+            return
+        if not self._incomplete:
+            self._read_again_ms, self._read_again_count = None, 0
+        elif self._read_again_ms is None:
+            wait_ms = min(READ_AGAIN_MS << min(self._read_again_count, _DOUBLED_MAX), READ_AGAIN_MAX_MS)
+            self._read_again_ms = now_ms + int(wait_ms * self._rng.uniform(1, 1.5))
+        elif now_ms >= self._read_again_ms:
+            why = f"{_at(self.address)} has only a snapshot in the place of what was read"
+            self._search = _Search(self._log.tail, why, own=True)
+            self._log, self._reload, self.current = _Log(), Replayer(), False
+            self._incomplete, self._read_again_ms = False, None
+            self._read_again_count += 1
 
     def _offered(self, snapshot_id: SnapshotId, now_ms: int) -> None:
         """The leader has a snapshot in the place of what follows: ask for it, unless the last ones came to nothing."""
@@ -650,8 +686,15 @@ class FetchMachine:
         """
         end = snapshot.id.end_offset
         self._before_snapshot = _BeforeSnapshot(
-            self._log, self._unconfirmed, self._search, self._reload, self._parted, self._handed_over
+            self._log,
+            self._unconfirmed,
+            self._search,
+            self._reload,
+            self._incomplete,
+            self._parted,
+            self._handed_over,
         )
+        self._incomplete = _is_incomplete(snapshot.records)
         # How far the log behind it is committed, the next answer tells: its own end is no news of that.
         self._log = _Log(
             end_offset=end,
@@ -661,7 +704,8 @@ class FetchMachine:
         if self._unconfirmed and self._kept is not None:
             self._search = _Search(None, f"{_at(self.address)} has only a snapshot, of offset {end}, instead of it")
         elif self._search is not None:
-            self._search.passed_over = True
+            tail = self._search.committed
+            self._search.passed_over = not self._search.own or tail is None or end > tail.base_offset
         self._unconfirmed = False
         self._unusable = None
         self._snapshot_not_before_ms = now_ms + SNAPSHOT_BACKOFF_MS
@@ -686,6 +730,7 @@ class FetchMachine:
     def _restore(self, before: "_BeforeSnapshot") -> None:
         self._log, self._unconfirmed, self._search = before.log, before.unconfirmed, before.search
         self._reload, self._parted, self._handed_over = before.reload, before.parted, before.handed_over
+        self._incomplete = before.incomplete
 
     def _replaced_by(self, snapshot_id: SnapshotId, records: tuple[Record, ...]) -> Snapshot:
         """A snapshot as it is handed over, with what speaks against its history."""
@@ -788,6 +833,7 @@ class FetchMachine:
         self._progress(now_ms)
         self._log = _Log()
         self._reload = Replayer()
+        self._incomplete = False
         kept = self._kept if self._unconfirmed else None
         self._unconfirmed = False
         if self._search is not None:  # another leader, while the history of the one before was read
@@ -826,6 +872,7 @@ class FetchMachine:
 
     def _hand_over(self, batches: list[RecordBatch]) -> Committed:
         records = tuple(record for batch in batches for record in batch.observed_records())
+        self._incomplete = self._incomplete or _is_incomplete(record for _, record in records)
         return Committed(
             records, batches[-1].last_offset, batches[-1].leader_epoch, self._log.high_watermark, tuple(batches)
         )
@@ -838,8 +885,15 @@ class FetchMachine:
             return []
         image, self._reload = self._reload.image, None
         snapshot_id = SnapshotId(self._log.applied_offset, self._log.last_epoch)
-        known = () if image == MetadataImage() else image.to_records()
-        return [self._replaced_by(snapshot_id, (*image.newer.records(), *known))]
+        # In the newest versions of the records: where a part is missing, a level may not be able to hold all of it.
+        features = (FeatureLevelRecord(name=name, feature_level=level) for name, level in image.features.items())
+        others = (one for one in image.to_records(versions.LATEST) if not isinstance(one, FeatureLevelRecord))
+        return [self._replaced_by(snapshot_id, (*image.newer.records(), *features, *others))]
+
+
+def _is_incomplete(records: Iterable[Record]) -> bool:
+    """Whether one of the records makes a picture incomplete."""
+    return any(type(one) is UnknownRecord and not is_harmless(one.api_key) for one in records)
 
 
 def _at(address: Address) -> str:

@@ -10,9 +10,9 @@ and takes the known fields of a record whose version is above the known one. Its
 =============  ========================================================================================================
 
 Nothing that cannot be undone is done by an incomplete picture: a guard leaves disks, brokers and replica lists alone,
-an agent deletes no replica and leaves those that the picture lacks in their place. The next snapshot without such a
-record makes the picture whole again. A newer metadata.version alone says nothing about the records that were read, so
-the picture stays whole.
+an agent deletes no replica and leaves those that the picture lacks in their place. A snapshot without such a record
+makes the picture whole again: :mod:`.fetching` asks for one after an hour. A newer metadata.version alone says nothing
+about the records that were read, so the picture stays whole.
 
 A controller is no observer: it reads its own log, and ends at the first record that it does not know, as Kafka does.
 """

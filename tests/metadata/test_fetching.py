@@ -13,6 +13,8 @@ from kjbod.metadata.control_records import LeaderChange
 from kjbod.metadata.fetching import (
     ADDRESSES_MAX,
     ASKED_BYTES_MAX,
+    READ_AGAIN_MAX_MS,
+    READ_AGAIN_MS,
     SET_BACK_AFTER_MS,
     SNAPSHOT_BACKOFF_MAX_MS,
     Committed,
@@ -28,7 +30,9 @@ from kjbod.metadata.records import (
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    ProducerIdsRecord,
     Record,
+    RegisterBrokerRecord,
     TopicRecord,
     UnknownRecord,
     encode_record,
@@ -843,3 +847,112 @@ def test_an_answer_that_does_not_say_what_is_committed_by_now_makes_nobody_curre
     m = at_offset(5)
     m.on_fetch(answer(**given), 10_000_000)
     assert not m.current, what
+
+
+# ---------------------------------------------------------------- a picture that is incomplete, and whole again
+
+PUZZLE = b"\x01\x63\x00\x00"
+LATE_MS = 2 * READ_AGAIN_MS
+
+
+def incomplete(*, seed: int = 1) -> FetchMachine:
+    """A machine that has read three records of which it does not know the second."""
+    m = machine(seed=seed)
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    m.on_fetch(answer(data(0, topic(0)) + encode_batch([PUZZLE], 1, 1, 0) + data(2, topic(2)), hw=3), 0)
+    return m
+
+
+def is_read_again(m: FetchMachine, now_ms: int = LATE_MS) -> bool:
+    """Whether all is read from the start at a time at which nothing new has come."""
+    m.on_fetch(answer(hw=3), now_ms)
+    return asked(m).fetch_offset == 0
+
+
+def read_again(
+    m: FetchMachine, end: int, records: tuple[Record, ...], behind: bytes, hw: int, now_ms: int = LATE_MS
+) -> Snapshot:
+    """What comes of reading everything again: a snapshot, and a log behind it."""
+    offer: dict[str, Any] = {"snapshot_id": wire.SnapshotId(end_offset=end, epoch=1)}
+    m.on_fetch(answer(**offer), now_ms)
+    m.on_fetch_snapshot(piece(SnapshotId(end, 1), b"anything", 0, 8), now_ms)
+    assert m.on_snapshot(Snapshot(SnapshotId(end, 1), records), now_ms) == [], "nothing before all of it is there"
+    (effect,) = m.on_fetch(answer(behind, hw=hw), now_ms)
+    assert isinstance(effect, Snapshot)
+    return effect
+
+
+def test_a_snapshot_that_stands_for_the_record_makes_it_whole_and_is_of_the_same_history() -> None:
+    m = incomplete()
+    assert is_read_again(m)
+    found = read_again(m, 2, (topic(0), topic(1)), data(2, topic(2)) + data(3, topic(3)), 4)
+    assert found == Snapshot(SnapshotId(4, 1), tuple(map(topic, range(4))))
+    assert committed(m.on_fetch(answer(data(4, topic(4)), hw=5), LATE_MS)) == [4]
+    assert not is_read_again(m, 100 * LATE_MS), "it is whole"
+
+
+def test_a_history_in_which_what_was_read_is_something_else_has_parted() -> None:
+    m = incomplete()
+    assert is_read_again(m)
+    found = read_again(m, 2, (topic(0),), data(2, topic(7)) + data(3, topic(8)), 4)
+    assert found.parted is not None
+
+
+def test_one_that_has_a_snapshot_for_all_that_was_read_is_not_known_to_be_the_same() -> None:
+    m = incomplete()
+    assert is_read_again(m)
+    found = read_again(m, 9, (topic(0),), b"", 9)
+    assert (found.parted, found.dropped) == (None, None)
+    assert found.uncompared is not None
+
+
+def test_while_each_snapshot_has_such_a_record_all_is_read_later_and_later() -> None:
+    m, now_ms, read_ms = incomplete(), 0, [0]
+    while now_ms < 20 * READ_AGAIN_MAX_MS:
+        now_ms += READ_AGAIN_MS // 10
+        if is_read_again(m, now_ms):
+            read_ms.append(now_ms)
+            found = read_again(m, 2, (UnknownRecord(api_key=99, version=0), topic(0)), data(2, topic(2)), 3, now_ms)
+            assert found.records[0] == UnknownRecord(api_key=99, version=0)
+    waits = [after - before for before, after in itertools.pairwise(read_ms)]
+    assert READ_AGAIN_MS <= waits[0] < READ_AGAIN_MAX_MS / 8
+    assert waits[:4] == sorted(waits[:4])
+    assert READ_AGAIN_MAX_MS <= waits[-1] <= 2 * READ_AGAIN_MAX_MS
+
+
+def test_records_that_concern_no_partition_cost_no_reading() -> None:
+    m = machine()
+    m.on_fetch(answer(error=ErrorCode.FENCED_LEADER_EPOCH), 0)
+    harmless = encode_batch([bytes((1, ProducerIdsRecord.API_KEY, 9, 0))], 0, 1, 0)
+    m.on_fetch(answer(harmless + data(1, topic(1)) + data(2, topic(2)), hw=3), 0)
+    assert not is_read_again(m)
+
+
+def test_the_observers_of_a_cluster_do_not_all_read_at_once() -> None:
+    def waited_ms(seed: int) -> int:
+        m = incomplete(seed=seed)
+        return next(now_ms for now_ms in range(0, LATE_MS, 60_000) if is_read_again(m, now_ms))
+
+    assert len({waited_ms(seed) for seed in range(10)}) > 5
+
+
+def test_a_snapshot_that_nobody_can_use_leaves_it_incomplete() -> None:
+    m = incomplete()
+    assert is_read_again(m)
+    assert download(m, LATE_MS)
+    m.on_unusable("damaged", LATE_MS)
+    found = read_again(m, 2, (topic(0),), data(2, topic(2)), 3) if download(m, 2 * LATE_MS) else None
+    assert found is not None
+
+
+def test_another_history_that_a_low_level_could_not_hold_is_handed_over_all_the_same() -> None:
+    m = at_offset(2)
+    m.on_connected()
+    m.on_fetch(answer(data(1, topic(7)), hw=1), 100)
+    level = FeatureLevelRecord(name="metadata.version", feature_level=7)
+    broker = RegisterBrokerRecord(
+        broker_id=1, incarnation_id=Uuid.of(1, 1), broker_epoch=1, end_points=(), features=(), log_dirs=(Uuid.of(6, 1),)
+    )
+    (effect,) = m.on_fetch(answer(data(0, level, broker, topic(1)), hw=3), 200)
+    assert isinstance(effect, Snapshot)
+    assert set(map(type, effect.records)) == {FeatureLevelRecord, RegisterBrokerRecord, TopicRecord}
