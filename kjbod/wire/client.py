@@ -373,8 +373,8 @@ async def _negotiate(machine: ClientConnection, protocol: "_ClientProtocol") -> 
         again = machine.negotiated(answer)
         if again is None:
             return
-        if again == version:
-            raise RemoteProtocolError(f"the server offers ApiVersions {again} and refuses it")
+        if version is not None:  # whatever it offers now, or it is asked without end
+            raise RemoteProtocolError(f"it offers ApiVersions {version} and refuses it")
         version = again
 
 

@@ -49,8 +49,8 @@ from kjbod.wire.messages import (
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _CORRELATION_IDS = 2**31
-_ASKED_FROM: Mapping[ApiKey, int] = {ApiKey.SASL_HANDSHAKE: 1}
-"""Lowest version that is asked for, where servers here take lower ones."""
+_ASKED_FROM: Mapping[ApiKey, int] = {ApiKey.FETCH: 12, ApiKey.SASL_HANDSHAKE: 1}
+"""Lowest version that is asked for, where servers here take lower ones. Fetch 12 is the first for a metadata log."""
 _TOKEN_LENGTH = struct.Struct(">i")
 _VERSION_WITH_SOFTWARE_NAME = 3
 _VERSION_WITH_ZERO_MINIMA = 4
@@ -118,10 +118,11 @@ class ClientConnection:
             )
         low, high = self.versions[api_key]
         own_low = _ASKED_FROM.get(api_key, spec.min_version)
-        if high < own_low or low > spec.max_version:
+        if high < max(own_low, low) or low > spec.max_version:
+            remedy = "it contradicts itself" if low > high else f"upgrade {'Kafka there' if high < own_low else 'kjbod'}"
             raise UnsupportedVersionError(
                 f"{self._peer} offers {api_key.name} versions {low} to {high}, "
-                f"kjbod knows {own_low} to {spec.max_version}: upgrade {'Kafka there' if high < own_low else 'kjbod'}"
+                f"kjbod knows {own_low} to {spec.max_version}: {remedy}"
             )
         return min(high, spec.max_version)
 

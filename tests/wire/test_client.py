@@ -434,7 +434,55 @@ def test_a_tls_client_of_a_plain_server_fails_cleanly_on_both_sides(run: Run[Any
     assert "looks like TLS" in reason
 
 
+def test_a_server_that_offers_another_version_of_api_versions_each_time_is_not_asked_for_ever(run: Run[Any]) -> None:
+    asked = 0
+
+    async def fickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        while True:
+            frame = await read_frame(reader)
+            asked += 1
+            only = ApiVersionsResponseApiVersion(api_key=18, min_version=asked % 3, max_version=asked % 3)
+            refused = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=(only,))
+            writer.write(encode_response(refused, 0, struct.unpack_from(">i", frame, 4)[0]))
+
+    async def story() -> None:
+        async with bad_server(fickle) as port:
+            with pytest.raises(Disconnected, match="it offers ApiVersions 1 and refuses it"):
+                await connect(port)
+
+    run(story)
+    assert asked == 2
+
+
 # ---------------------------------------------------------------- the machines alone
+
+
+@pytest.mark.parametrize(
+    ("offered", "told"),
+    {
+        None: "k:1 does not offer FETCH: upgrade Kafka there, or ask another server",
+        (18, 4): "k:1 offers FETCH versions 18 to 4, kjbod knows 12 to 18: it contradicts itself",
+        (13, 12): "k:1 offers FETCH versions 13 to 12, kjbod knows 12 to 18: it contradicts itself",
+        (30_000, -5): "k:1 offers FETCH versions 30000 to -5, kjbod knows 12 to 18: it contradicts itself",
+        (-9, -1): "k:1 offers FETCH versions -9 to -1, kjbod knows 12 to 18: upgrade Kafka there",
+        (4, 11): "k:1 offers FETCH versions 4 to 11, kjbod knows 12 to 18: upgrade Kafka there",
+        (19, 600): "k:1 offers FETCH versions 19 to 600, kjbod knows 12 to 18: upgrade kjbod",
+    }.items(),
+)
+def test_why_a_server_cannot_be_asked_is_said_with_what_to_do(offered: tuple[int, int] | None, told: str) -> None:
+    machine = ClientConnection(client_id="1", peer="k:1")
+    machine.versions = {} if offered is None else {ApiKey.FETCH: offered}
+    with pytest.raises(UnsupportedVersionError) as raised:
+        machine.version_of(ApiKey.FETCH)
+    assert str(raised.value) == told
+
+
+@pytest.mark.parametrize(("offered", "chosen"), [((4, 12), 12), ((0, 32_767), 18), ((18, 18), 18), ((-1, 15), 15)])
+def test_the_highest_version_that_both_know_is_asked(offered: tuple[int, int], chosen: int) -> None:
+    machine = ClientConnection(client_id="1")
+    machine.versions = {ApiKey.FETCH: offered, -7: (0, 0), 9_999: (3, 1)}
+    assert machine.version_of(ApiKey.FETCH) == chosen
 
 
 def test_answers_out_of_turn_are_refused() -> None:
