@@ -135,6 +135,11 @@ class Observer:
                 )
             why = f": {explained(problem)}" if problem else ""
             if clock.monotonic_ms() > deadline_ms:
+                if problem is None and self.high_watermark >= 0:
+                    raise KjbodError(
+                        f"the metadata of {self._addresses()} were not read within {CATCH_UP_TIMEOUT_S:.0f} s: "
+                        "their last transaction is not over, or there are too many"
+                    )
                 raise KjbodError(f"no controller answers at {self._addresses()} within {CATCH_UP_TIMEOUT_S:.0f} s{why}")
             if problem and self._say is not None and clock.monotonic_ms() > begun_ms + TOLD_AFTER_S * 1000:
                 self._say(f"waiting for a controller at {self._addresses()}, up to {CATCH_UP_TIMEOUT_S:.0f} s{why}")

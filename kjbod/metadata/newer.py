@@ -62,6 +62,11 @@ def is_harmless(api_key: int) -> bool:
     return _NAMES.get(api_key) in HARMLESS
 
 
+def is_named(api_key: int) -> bool:
+    """Whether records of a type are of one that Kafka up to 4.4 has."""
+    return api_key in _NAMES
+
+
 @dataclass(slots=True)
 class Newer:
     """Records that an observer has met and not understood in full, by type and version.

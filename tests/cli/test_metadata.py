@@ -7,10 +7,12 @@ import pty
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kjbod.cli import main as cli
+from kjbod.errors import KjbodError
 from kjbod.metadata import live
 from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.image import BROKER, TOPIC
@@ -280,6 +282,20 @@ def test_a_controller_that_does_not_answer_is_one_line(
         where = f"127.0.0.1:{port}"
         assert err[-1].startswith(f"kjbod: no controller answers at {where} within 0 s: cannot connect to {where}: ")
         assert len(err) == 1
+
+
+def test_metadata_that_end_in_a_transaction_are_not_said_to_be_a_controller_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kjbod.metadata.live.CATCH_UP_TIMEOUT_S", 0.0)
+    observer = live.Observer([("k", 1)], lambda delivery: None, lambda line: None)
+    observer._follower = SimpleNamespace(  # type: ignore[assignment]
+        problem=None, denied=False, refusals={}, high_watermark=5, applied_offset=5
+    )
+    told = "the metadata of k:1 were not read within 0 s: their last transaction is not over"
+    with pytest.raises(KjbodError, match=told):
+        observer.catch_up(lambda: False)
+    observer._loop.close()
 
 
 def test_who_waits_for_a_controller_is_told_what_for_and_a_brokers_listener_is_named(

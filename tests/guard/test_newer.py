@@ -16,7 +16,10 @@ from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.image import ReplayError
 from kjbod.metadata.records import (
     TRANSACTION_MARKERS,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     ConfigRecord,
+    EndTransactionRecord,
     FeatureLevelRecord,
     Record,
     UnknownRecord,
@@ -153,6 +156,32 @@ def test_whatever_a_log_brings_an_incomplete_picture_is_no_ground(act: str, seed
         return
     found = moment.effects()
     assert moment.observed.incomplete is None or found == []
+
+
+@pytest.mark.parametrize("end", [EndTransactionRecord(), AbortTransactionRecord()])
+@pytest.mark.parametrize("value", [value_of(30, 0), value_of(99, 3), value_of(2**31, 0), b"", b"\xff"], ids=bytes.hex)
+def test_a_record_that_may_have_ended_a_transaction_makes_the_picture_incomplete_until_it_ends(
+    value: bytes, end: Record
+) -> None:
+    observed = Observed(1)
+    begun = (*map(encode_record, STATE), encode_record(BeginTransactionRecord()), value)
+    observed.committed(committed(NewerLog((), begun), 1))
+    assert observed.incomplete is not None
+    observed.committed(committed(one(encode_record(end)), 1, base=len(begun)))
+    assert (observed.incomplete is None) is isinstance(end, AbortTransactionRecord)
+
+
+@pytest.mark.parametrize("value", OTHERS, ids=bytes.hex)
+def test_a_process_that_has_ended_is_not_fenced_by_a_picture_that_is_incomplete(value: bytes) -> None:
+    def crashed() -> Moment:
+        return Moment(WELL_STANDING, placed(1, 2, 3), disk=ONLINE, pid=None, ended_pid=7, unbound="no broker runs")
+
+    assert [effect.name for effect in crashed().effects()] == ["fence"]
+    moment = crashed()
+    moment.observed.committed(committed(one(value), 1, base=100))
+    assert moment.effects() == []
+    moment.observed.newer.counts.clear()
+    assert moment.effects() == [], "its session has timed out by then"
 
 
 RESTORABLE: Mapping[str, dict[str, Any]] = {

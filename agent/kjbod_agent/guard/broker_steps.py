@@ -10,8 +10,8 @@ any of      it must be fenced, and may be, and this guard's       fencing: *kill
 these       record is first (:mod:`.suspects`)                    fence, *cut* its failed disks, so that the process can
 ..                                                                end; where it is there 200 ms later *reset*, *destroy*
 likewise    it must be, and may not, or not yet                   stuck, with the reason
-serving     its process has ended, unfenced, and no shutdown      fencing: *fence*, so that leaders move at once and not
-..          was granted                                           when its session times out
+serving     its process has ended, unfenced, no shutdown was      fencing: *fence*, so that leaders move at once and not
+..          granted, and the picture of the metadata is whole     when its session times out
 fencing     all was done                                          fenced
 fenced      the metadata show the same epoch unfenced             *fence*, once more: a heartbeat of its own came late
 fenced      its process has ended                                 *unreset* where it was reset; ended
@@ -108,6 +108,7 @@ class Facts:
         ended: pid of the process that the kernel said has ended, of those that were this broker.
         epoch: of its registration.
         fenced: whether it is; None where the metadata are not followed.
+        incomplete: whether the picture of them is incomplete: nothing is begun.
         stopping: whether it is in controlled shutdown.
         wanted: why it must be fenced, in words; None: it need not.
         refusal: why it may not be now; None: it may.
@@ -121,6 +122,7 @@ class Facts:
     ended: int | None = None
     epoch: int | None = None
     fenced: bool | None = None
+    incomplete: bool = False
     stopping: bool = False
     wanted: str | None = None
     refusal: str | None = None
@@ -240,7 +242,7 @@ def _has_ended(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     granted = facts.stopping or now.state is State.STOPPING
     unfenced = facts.fenced is False or (facts.fenced is None and now.state in (State.SERVING, State.CRIPPLED))
     same = facts.epoch is None or facts.epoch == now.epoch
-    if granted or not unfenced or not same or now.epoch is None or now.fences:
+    if granted or facts.incomplete or not unfenced or not same or now.epoch is None or now.fences:
         return Move(_at(now, State.ENDED, now_ms))
     reason = "its process has ended, and no shutdown was granted"
     now = replace(_at(now, State.FENCING, now_ms, reason), left=(Fence(now.epoch),), attempts=0)

@@ -476,6 +476,7 @@ class GuardCore:
             ended=now.ended_pid,
             epoch=None if registration is None else registration.epoch,
             fenced=None if registration is None or now.unsure else registration.fenced,
+            incomplete=now.observed.incomplete is not None,
             stopping=registration is not None and registration.in_controlled_shutdown,
             wanted=wanted,
             refusal=self._deciding.why_not_fence(self.known, now) if asked else None,

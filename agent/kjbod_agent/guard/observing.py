@@ -21,7 +21,7 @@ from kjbod.ids import MIGRATING, Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.image import BrokerRegistration, ReplayError
-from kjbod.metadata.newer import Newer, lines_of
+from kjbod.metadata.newer import Newer, is_named, lines_of
 from kjbod.metadata.records import (
     NO_LEADER_CHANGE,
     TRANSACTION_MARKERS,
@@ -189,6 +189,8 @@ class Observed:
     revision: int = field(default=0, compare=False)
     newer: Newer = field(default_factory=Newer)
     _pending: list[tuple[int, Record]] | None = None
+    _in_transaction: Newer = field(default_factory=Newer)
+    """Records of types that nobody knows, among those that are held back."""
     _from_start: bool = False
     _began_ms: int = 0
     """The controller's wall clock at the first batch that was applied."""
@@ -279,15 +281,17 @@ class Observed:
         if isinstance(record, BeginTransactionRecord):
             if self._pending is not None:  # its end was not understood
                 self.newer.note(UnknownRecord(count=max(1, len(self._pending))))
-            self._pending = []
+            self._pending, self._in_transaction = [], Newer()
         elif isinstance(record, EndTransactionRecord):
-            held, self._pending = self._pending or [], None
+            held, self._pending, self._in_transaction = self._pending or [], None, Newer()
             for at, one in held:
                 self._take(one, at, now_ms)
         elif isinstance(record, AbortTransactionRecord):
-            self._pending = None
+            self._pending, self._in_transaction = None, Newer()
         elif self._pending is not None:
             self._pending.append((offset, record))
+            if isinstance(record, UnknownRecord) and not is_named(record.api_key):
+                self._in_transaction.note(record)
         else:
             self._take(record, offset, now_ms)
 
@@ -491,8 +495,9 @@ class Observed:
 
     @property
     def incomplete(self) -> str | None:
-        """Reason why the picture is incomplete, with the remedy; None: it is whole."""
-        return self.newer.problem
+        """Reason why the picture is incomplete, with the remedy; None: it is whole. A record of a type that nobody
+        knows may have ended the transaction in which it seems to be."""
+        return self.newer.problem or self._in_transaction.problem
 
     @property
     def unknown(self) -> tuple[str, ...]:
