@@ -15,7 +15,7 @@ from kjbod.cli.addresses import addresses
 from kjbod.cli.cluster_text import as_document, notes, summary, table_of
 from kjbod.cli.command_config import command_config
 from kjbod.cli.metadata import no_log_lines
-from kjbod.cli.output import Printer, complain, plural, safe
+from kjbod.cli.output import Printer, complain, once, plural, safe
 from kjbod.cli.storage import StorageCommand
 from kjbod.cluster import asking
 from kjbod.cluster.asking import CONTROLLERS, Members
@@ -117,8 +117,8 @@ def log_dirs(
     min.insync.replicas. With --bootstrap-controller it has the directory.id too. The exit code is 1 where a broker did
     not answer.
     """
-    security = client_security(client_path)
-    image, problem = _image(controllers, security)
+    security, say = client_security(client_path), once(complain)  # the metadata are read before and after
+    image, problem = _image(controllers, security, say)
     with no_log_lines():
         members, known, found = asyncio.run(_survey(brokers, security, image, wanted, topics))
     if image is not None and known.image is None:
@@ -126,7 +126,7 @@ def log_dirs(
             "the metadata are those of another cluster: none of these brokers is registered there with its address"
         )
     elif image is not None:
-        again, problem = _image(controllers, security)
+        again, problem = _image(controllers, security, say)
         withdraw_ids(found, image, again)
     if problem is not None:
         complain(printable(problem, PROBLEM_CHARS_MAX))
@@ -141,13 +141,15 @@ def log_dirs(
     return EXIT_FAILURE if problem or any(broker.error for broker in found) else 0
 
 
-def _image(controllers: Sequence[Address] | None, security: Security) -> tuple[MetadataImage | None, str | None]:
+def _image(
+    controllers: Sequence[Address] | None, security: Security, say: Callable[[str], None]
+) -> tuple[MetadataImage | None, str | None]:
     """The metadata, where controllers were named; or the reason why there are none."""
     if controllers is None:
         return None, None
     try:
         asyncio.run(asking.require_controller(controllers, security))
-        with no_log_lines(), LiveImage(controllers, complain, security) as live:
+        with no_log_lines(), LiveImage(controllers, say, security) as live:
             image: MetadataImage = live.read(lambda loaded: loaded.image)
             return image, None
     except KjbodError as error:
@@ -259,7 +261,7 @@ async def _registered_at(connection: Connection, security: Security, broker_id: 
     Raises:
         KjbodError: they cannot be read.
     """
-    image, problem = await asyncio.to_thread(_image, [asking.address_of(connection)], security)
+    image, problem = await asyncio.to_thread(_image, [asking.address_of(connection)], security, complain)
     if image is None:
         why = printable(problem or "", PROBLEM_CHARS_MAX)
         raise KjbodError(f"what broker {broker_id} has is not known, so it is left as it is: {why}")

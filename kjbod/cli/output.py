@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import click
@@ -184,3 +184,15 @@ class Printer:
 def complain(text: str) -> None:
     """A line on standard error."""
     say(f"kjbod: {text}")
+
+
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """``say``, for each line the first time only."""
+    told: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            say(text)
+
+    return say_once

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kjbod.cli import main as cli
 from kjbod.ids import ZERO
+from kjbod.metadata.image import BrokerRegistration, MetadataImage
+from kjbod.metadata.records import Endpoint
 from kjbod.wire.admin_messages import (
     DescribeAclsRequest,
     DescribeAclsResponse,
@@ -144,3 +148,43 @@ def test_a_topic_that_is_deleted_meanwhile_counts_nowhere_and_blames_no_right(
     (broker,) = document["brokers"]
     assert (broker["id"], broker["replicas"], broker["error"]) == (1, 1, "h:70000 is no address of a server")
     assert [each["id"] for each in document["unregistered_brokers"]] == [9]
+
+
+class NewerMetadata:
+    """The metadata of a Kafka that is newer than kjbod, with which broker 1 of :func:`deleting` is registered."""
+
+    def __init__(self, servers: Any, say: Callable[[str], None], security: Any) -> None:
+        self._say = say
+        end_point = Endpoint(name="PLAINTEXT", host="h", port=70000)
+        self._image = MetadataImage()
+        self._image.brokers[1] = BrokerRegistration(id=1, epoch=1, incarnation_id=ZERO, end_points=(end_point,))
+
+    def __enter__(self) -> "NewerMetadata":
+        self._say("metadata.version 34 is newer than kjbod knows: upgrade kjbod")
+        self._say("the metadata have records that kjbod does not know (type 30 version 0): upgrade kjbod")
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def read(self, use: Callable[[Any], Any]) -> Any:
+        return use(SimpleNamespace(image=self._image))
+
+
+def test_what_kjbod_does_not_know_of_the_metadata_is_said_once_though_they_are_read_twice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_one(*_: object) -> None: ...
+
+    monkeypatch.setattr("kjbod.cli.cluster.LiveImage", NewerMetadata)
+    monkeypatch.setattr("kjbod.cli.cluster.asking.require_controller", is_one)
+
+    async def story() -> int:
+        async with server(deleting) as node:
+            address = f"{node.host}:{node.port}"
+            where = ["--bootstrap-server", address, "--bootstrap-controller", address]
+            return await asyncio.to_thread(cli.run, ["cluster", "log-dirs", *where])
+
+    asyncio.run(story())
+    told = [line for line in capsys.readouterr().err.splitlines() if line.endswith("upgrade kjbod")]
+    assert len(told) == 2
+    assert len(set(told)) == 2
