@@ -153,7 +153,7 @@ class Lacking(socketserver.BaseRequestHandler):
 )
 @pytest.mark.parametrize(
     ("command", "api", "known"),
-    [(COMMANDS[0], ApiKey.FETCH, "4 to 18"), (COMMANDS[1], ApiKey.FETCH, "4 to 18"),
+    [(COMMANDS[0], ApiKey.FETCH, "12 to 18"), (COMMANDS[1], ApiKey.FETCH, "12 to 18"),
      (COMMANDS[3], ApiKey.UPDATE_FEATURES, "0 to 2")],
     ids=["shell", "dump", "upgrade"],
 )  # fmt: skip
