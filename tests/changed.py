@@ -29,9 +29,9 @@ VARIABLE = "KJBOD_CHANGED"
 """Environment variable by which pytest-xdist's workers learn how near each test file is, as JSON."""
 SOURCE_ROOTS = ("agent/", "controller_stub/")
 FOLDERS = {
-    "agent/kjbod_agent/storage/": ("tests/agent/storage/",),
-    "agent/kjbod_agent/health/": ("tests/agent/health/",),
-    "agent/kjbod_agent/guard/": ("tests/guard/", "tests/systemd/test_guard_acts.py"),
+    "agent/kjbod_host/storage/": ("tests/agent/storage/",),
+    "agent/kjbod_host/health/": ("tests/agent/health/",),
+    "agent/kjbod_guard/": ("tests/guard/", "tests/systemd/test_guard_acts.py"),
     "agent/": ("tests/agent/", "tests/system/"),
     "controller_stub/": ("tests/controller/",),
     "kjbod/cli/": ("tests/cli/",),

@@ -15,9 +15,9 @@ from kjbod.errors import ConfigError, StorageError
 from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME, MetaPropertiesError, parse_meta_properties
 from kjbod.metadata.quorum_state import FILE_NAME, QuorumState, read_quorum_state
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod_agent.directories.known_directories import KnownDirectories
-from kjbod_agent.directories.start_up_rules import Memory
 from kjbod_agent.replicas.stray_memory import STRAYS_NAME, StrayMemory
+from kjbod_host.directories.known_directories import KnownDirectories
+from kjbod_host.directories.start_up_rules import Memory
 
 ID = "AAAAAAAAAAcAAAAAAAAAAQ"
 TEXTS = st.sampled_from(

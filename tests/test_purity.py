@@ -17,7 +17,14 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = {"kjbod": ROOT, "kjbod_agent": ROOT / "agent", "kjbod_controller_stub": ROOT / "controller_stub"}
+AGENT = ROOT / "agent"
+SOURCES = {
+    "kjbod": ROOT,
+    "kjbod_agent": AGENT,
+    "kjbod_guard": AGENT,
+    "kjbod_host": AGENT,
+    "kjbod_controller_stub": ROOT / "controller_stub",
+}
 PURE_LIBRARIES = frozenset(
     [
         "__future__",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kjbod.smart_raw import unpacked
-from kjbod_agent.smart.smartctl import parse_smartctl
+from kjbod_host.smart.smartctl import parse_smartctl
 
 VALUES = [
     (188, 0, 0),

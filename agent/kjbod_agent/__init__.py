@@ -1,1 +1,1 @@
-"""The agent: the storage half of a KRaft broker, on every host."""
+"""The agent in the role of a broker: the storage half of a KRaft broker."""

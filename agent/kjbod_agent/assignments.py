@@ -46,7 +46,7 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsResponse,
 )
 from kjbod_agent.lifecycle import error_name
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 
 PARTITIONS_PER_REQUEST_MAX: Final = 2250
 """``AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST``: stays below 64 KiB with ten directories."""

@@ -56,27 +56,28 @@ from kjbod_agent import lifecycle as life
 from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.broker_features import registered_features
-from kjbod_agent.channel import ControllerChannel, Patience
 from kjbod_agent.companion import ALONE, Companion
-from kjbod_agent.condition import Condition, Contact, DirectoryStates, Unfollowed, condition, contact
+from kjbod_agent.condition import Contact, DirectoryStates, Unfollowed, condition, contact
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.cordons import why_cordoned
 from kjbod_agent.directories.additions import Added
 from kjbod_agent.directories.clean_shutdown import CleanShutdown
-from kjbod_agent.directories.start_up_rules import Directory
-from kjbod_agent.ending import Ended
 from kjbod_agent.fencing import Fencing
-from kjbod_agent.health.evidence import Verdict
-from kjbod_agent.health.verdict import Health
 from kjbod_agent.history import History, uncompared_line
 from kjbod_agent.moves.machine import Room
 from kjbod_agent.moves.mover import Mover
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import MOVE_RATE, Update, move_rate
 from kjbod_agent.replicas.inventory import Wanted
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.reporter import Log, Reporter, write
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, LoadedDirectory, ProbeResult, Replica
+from kjbod_host.channel import ControllerChannel, Patience
+from kjbod_host.condition import Condition
+from kjbod_host.directories.start_up_rules import Directory
+from kjbod_host.ending import Ended
+from kjbod_host.health.evidence import Verdict
+from kjbod_host.health.verdict import Health
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.reporter import Log, Reporter, write
+from kjbod_host.storage.api import DirectoryAgent, DirectoryError, LoadedDirectory, ProbeResult, Replica
 
 ASSIGN_TIMEOUT_MS: Final = 10_000
 """For one AssignReplicasToDirs. Kafka waits 60 s; a controller that does not answer in 10 is better asked anew."""
@@ -108,7 +109,7 @@ _ENDINGS: Final[Mapping[life.Ending, int]] = {
 
 
 class Monitor(Protocol):
-    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that the broker uses."""
+    """The part of :class:`kjbod_host.health.monitor.HealthMonitor` that the broker uses."""
 
     def report_error(self, path: str, errno: int, call: str) -> None: ...
 

@@ -19,7 +19,6 @@ fences it after the session timeout, one that is dead fences nobody, and its par
 DEGRADED however long it lasts, and :func:`fenced` is unknown from then on.
 """
 
-import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -28,6 +27,7 @@ from typing import Final
 from kjbod.quick_dataclass import dataclass
 from kjbod.units import duration, moment
 from kjbod_agent.lifecycle import BrokerState, Lifecycle
+from kjbod_host.condition import ONLINE, Condition, Level
 
 START_MS: Final = 120_000
 """A start that takes longer is no start any more. The default of ``kjbod.assignment.timeout.ms``, which is the longest
@@ -36,18 +36,9 @@ UNFOLLOWED_MS: Final = 10_000
 """A change of the active controller, in which no fetch brings anything, is over by then."""
 _STARTING: Final = frozenset({BrokerState.NOT_RUNNING, BrokerState.STARTING, BrokerState.RECOVERY})
 _STOPPING: Final = frozenset({BrokerState.PENDING_CONTROLLED_SHUTDOWN, BrokerState.SHUTTING_DOWN})
-ONLINE: Final = "online"
 _DEAD: Final = frozenset({"failed", "unreadable"})
 _WORDS: Final = ("failed", "unreadable", "held", "suspect", "slow", "full", "loading")
 """States of a directory in the order in which they are told."""
-
-
-class Level(enum.IntEnum):
-    """Severity of a condition; the value is the exit code of ``kjbod status --check``."""
-
-    OK = 0
-    DEGRADED = 1
-    CRITICAL = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,21 +97,6 @@ class DirectoryStates:
 
     log_dirs: Mapping[str, str] = field(default_factory=dict)
     metadata: str = ONLINE
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Condition of an agent; ``reasons`` is empty when it is well."""
-
-    level: Level
-    reasons: tuple[str, ...]
-    well: str
-    """What is said when there are no reasons."""
-
-    @property
-    def line(self) -> str:
-        """``OK: running, unfenced, 12 directories online``."""
-        return f"{self.level.name}: {'; '.join(self.reasons) or self.well}"
 
 
 def contact(life: Lifecycle, now_ms: int, wall_ms: int, started_ms: int, address: str | None) -> Contact:

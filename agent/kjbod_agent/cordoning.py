@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod_agent.cordons import Admission, brokers_that_are_no_agents
-from kjbod_agent.log_lines import LogLine, error, info, warning
+from kjbod_host.log_lines import LogLine, error, info, warning
 
 
 class Cordoning:

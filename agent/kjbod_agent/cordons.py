@@ -19,7 +19,7 @@ from typing import Final
 from kjbod.ids import is_agent_incarnation
 from kjbod.metadata.image import MetadataImage
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.health.state import Health
+from kjbod_host.health.state import Health
 
 ALWAYS: Final = "always"
 """Value of ``kjbod.placement.accept``; the other one is ``auto``."""

@@ -58,44 +58,44 @@ from kjbod_agent.admin.forwarding import Forwarder
 from kjbod_agent.admin.listener import PRELOADED, Listeners, Parts, listener_problems, require_free_ports
 from kjbod_agent.admin.view import DirectoryViews, log_directories, metadata_directory
 from kjbod_agent.broker import FAREWELL_TIMEOUT_MS, Broker
-from kjbod_agent.channel import ControllerChannel
 from kjbod_agent.companion import ALONE, Companion
 from kjbod_agent.condition import Unfollowed
 from kjbod_agent.directories.additions import AdditionError, Additions
 from kjbod_agent.directories.clean_shutdown import CleanShutdown
 from kjbod_agent.directories.loading import Loading
-from kjbod_agent.directories.start_up import Opened, Remembering, mark_clean, open_directories
-from kjbod_agent.directories.start_up_rules import StartUpError
-from kjbod_agent.ending import DEATHS, END_TIMEOUT_MS, Ended, Ending, first_of, second_signal
-from kjbod_agent.endpoints import keep_control, open_control, open_metrics
 from kjbod_agent.failures import Failures
-from kjbod_agent.health.monitor import HealthMonitor
-from kjbod_agent.health.settings import health_settings
-from kjbod_agent.health.sources.linux import linux_sources
-from kjbod_agent.health.verdict import Health
 from kjbod_agent.keeping import Keeping, Start
 from kjbod_agent.moves.mover import Mover
-from kjbod_agent.quorum import connection_setup, quorum, servers, voter_addresses
 from kjbod_agent.replicas.choice import Capacity, Chooser, Policy, Site
 from kjbod_agent.replicas.hosting import Hosting, cordoned_log_dirs
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
-from kjbod_agent.report_writer import Limits, ReportWriter
-from kjbod_agent.reporter import Reporter, Sender
-from kjbod_agent.smart.asking import SmartAsking
-from kjbod_agent.smart.processes import Processes as SmartProcesses
-from kjbod_agent.storage.api import HasProcesses, StorageAgent, StorageOptions
-from kjbod_agent.storage.registry import create
-from kjbod_agent.storage.worker import LINK
+from kjbod_host.channel import ControllerChannel
+from kjbod_host.directories.start_up import Opened, Remembering, mark_clean, open_directories
+from kjbod_host.directories.start_up_rules import StartUpError
+from kjbod_host.ending import DEATHS, END_TIMEOUT_MS, Ended, Ending, first_of, second_signal
+from kjbod_host.endpoints import keep_control, open_control, open_metrics
+from kjbod_host.health.monitor import HealthMonitor
+from kjbod_host.health.settings import health_settings
+from kjbod_host.health.sources.linux import linux_sources
+from kjbod_host.health.verdict import Health
+from kjbod_host.quorum import connection_setup, quorum, servers, voter_addresses
+from kjbod_host.report_writer import Limits, ReportWriter
+from kjbod_host.reporter import Reporter, Sender
+from kjbod_host.smart.asking import SmartAsking
+from kjbod_host.smart.processes import Processes as SmartProcesses
+from kjbod_host.storage.api import HasProcesses, StorageAgent, StorageOptions
+from kjbod_host.storage.registry import create
+from kjbod_host.storage.worker import LINK
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from kjbod.metrics.listener import MetricsListener
-    from kjbod_agent.metrics import Disk
     from kjbod_agent.metrics import Move as MoveMetric
     from kjbod_agent.metrics import Snapshot as Reading
+    from kjbod_host.metrics import Disk
 
     Picture = tuple[Reading, Callable[[], Iterable[Metric]]]
 
@@ -845,8 +845,9 @@ def _sites(broker: Broker, monitor: HealthMonitor, opened: Opened, config: Confi
 
 def _reading(broker: Broker, monitor: HealthMonitor, opened: Opened, keeping: Keeping | None) -> "Reading":
     """The agent at this moment, for metrics."""
-    from kjbod_agent.metrics import UNREADABLE, disk_of
+    from kjbod_agent.metrics import UNREADABLE
     from kjbod_agent.metrics import Snapshot as Reading
+    from kjbod_host.metrics import disk_of
 
     start_up, placement = opened.start_up, broker.placement
     leaders = placement.leaders() or {}
@@ -882,7 +883,7 @@ def _reading(broker: Broker, monitor: HealthMonitor, opened: Opened, keeping: Ke
 
 
 def _unread_disk(directory_id: Uuid | None) -> "Disk":
-    from kjbod_agent.metrics import Disk
+    from kjbod_host.metrics import Disk
 
     return Disk(directory_id="" if directory_id is None else str(directory_id))
 

@@ -39,7 +39,7 @@ from datetime import UTC, datetime
 
 from kjbod.ids import Uuid
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 
 Leads = Callable[[Uuid], int | None]
 """How many partitions this broker leads whose replica lies in a directory; None while that is not known."""

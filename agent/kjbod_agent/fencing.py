@@ -23,8 +23,8 @@ from kjbod.patience import Patience
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.assignments import NAMED_MS, Assignments, Outcome, Stuck
 from kjbod_agent.lifecycle import error_name
-from kjbod_agent.log_lines import LogLine, error, info, warning
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.log_lines import LogLine, error, info, warning
+from kjbod_host.partitions import TopicIdPartition
 
 if TYPE_CHECKING:
     from kjbod_agent.replicas.placement import Unmade

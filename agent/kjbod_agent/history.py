@@ -9,7 +9,7 @@ from typing import Any
 
 from kjbod.metadata.image import MetadataImage
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.log_lines import LogLine, error, warning
+from kjbod_host.log_lines import LogLine, error, warning
 
 
 @dataclass(frozen=True, slots=True)

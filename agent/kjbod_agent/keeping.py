@@ -30,8 +30,8 @@ from kjbod.metadata.snapshot import SnapshotId
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.crc32c import package_directory
-from kjbod_agent.host_files.file_process import FileProcess
-from kjbod_agent.reporter import Log
+from kjbod_host.files.file_process import FileProcess
+from kjbod_host.reporter import Log
 
 T = TypeVar("T")
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kjbod.cli.error_lines import report
 from kjbod.clock import SystemClock, system_random
 from kjbod.config import load_config
 from kjbod.config.keys import Config
 from kjbod.config.load import controller_problems
 from kjbod.config.needs import CONTROLLER_NEEDS
 from kjbod.config.unused import name_keys_without_effect
+from kjbod.error_lines import report
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime import memory
 from kjbod.runtime.logging import configure_logging, flush_logging, get_logger

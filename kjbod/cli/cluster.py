@@ -15,7 +15,6 @@ from kjbod.cli.addresses import addresses
 from kjbod.cli.cluster_text import as_document, notes, summary, table_of
 from kjbod.cli.command_config import command_config
 from kjbod.cli.metadata import no_log_lines
-from kjbod.cli.output import Printer, complain, once, plural, safe
 from kjbod.cli.storage import StorageCommand
 from kjbod.cluster import asking
 from kjbod.cluster.asking import CONTROLLERS, Members
@@ -26,6 +25,7 @@ from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.metadata.fetching import Address
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.live import LiveImage
+from kjbod.output import Printer, complain, once, plural, safe
 from kjbod.printable import printable
 from kjbod.security.channel import Security
 from kjbod.security.opening import client_security

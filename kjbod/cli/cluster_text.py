@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kjbod.cli.output import UNKNOWN, percent, plural, safe, size, table
 from kjbod.cluster.log_dirs import BrokerDirs, Known, LogDir, by_urgency, totals
 from kjbod.cluster.partitions import Share
+from kjbod.output import UNKNOWN, percent, plural, safe, size, table
 
 _ID = "DIRECTORY.ID"
 _HEAD = (

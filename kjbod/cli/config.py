@@ -2,7 +2,7 @@
 
 import click
 
-from kjbod.cli.output import Printer
+from kjbod.output import Printer
 
 
 @click.group()

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.output import Printer, safe
+from kjbod.output import Printer, safe
 
 
 @click.group()

@@ -14,17 +14,17 @@ import click
 
 from kjbod.cli.addresses import addresses
 from kjbod.cli.command_config import command_config
-from kjbod.cli.error_lines import report_usage
 from kjbod.cli.metadata import no_log_lines
-from kjbod.cli.output import Printer, complain, safe
 from kjbod.cli.storage import StorageCommand
 from kjbod.clock import SystemClock
+from kjbod.error_lines import report_usage
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.metadata import versions
 from kjbod.metadata.fetching import Address
 from kjbod.metadata.live import LiveImage
 from kjbod.metadata.losses import eligible_replicas, losses
 from kjbod.metadata.reading import Loaded
+from kjbod.output import Printer, complain, safe
 from kjbod.security.channel import Security
 from kjbod.security.opening import client_security
 from kjbod.storage_tool import (

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kjbod.cli.output import Printer, complain, safe
+from kjbod.output import Printer, complain, safe
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ def run(config: Path, guard_config: Path | None, observe: bool, act: bool) -> in
     The guard takes no lock and registers nothing. In mode observe the guard only reports. Logs go to stderr as JSON
     lines.
     """
-    from kjbod_agent.guard import start_up
+    from kjbod_guard import start_up
 
     if observe and act:
         raise click.UsageError("--observe and --act: give one of them")
@@ -72,7 +72,7 @@ def check(config: Path, guard_config: Path | None, as_json: bool, gate: bool, ti
     if gate:
         return _gate(config, guard_config, timeout_ms)
     from kjbod.cli.metadata import no_log_lines
-    from kjbod_agent.guard import checking
+    from kjbod_guard import checking
 
     with no_log_lines():
         items = checking.main(config, guard_config)
@@ -169,7 +169,7 @@ def restore(config: Path, guard_config: Path | None, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as they are in the audit.")
 def history(config: Path, guard_config: Path | None, lines: int, as_json: bool) -> int:
     """Show what the guard has decided and done, from its audit; a guard need not run."""
-    from kjbod_agent.guard import past
+    from kjbod_guard import past
 
     out = Printer()
     for entry in past.read(config, guard_config, lines):
@@ -182,7 +182,7 @@ def _gate(config: Path, guard_config: Path | None, timeout_ms: int | None) -> in
     from kjbod.cli import ask
     from kjbod.clock import SystemClock
     from kjbod.runtime.control_socket import CONNECT_TIMEOUT_MS, SILENCE_TIMEOUT_MS, ControlClient
-    from kjbod_agent.guard import gate_asking
+    from kjbod_guard import gate_asking
 
     of = ask.load(config, guard_config)
 

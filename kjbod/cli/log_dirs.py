@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.output import Printer, complain, moment, percent, plural, safe, size, table
 from kjbod.config import Config
 from kjbod.config.needs import LISTING
+from kjbod.output import Printer, complain, moment, percent, plural, safe, size, table
 from kjbod.runtime.control_socket import NoAgentError
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from kjbod import __version__
-from kjbod.cli.error_lines import report, report_bug, report_usage, say
+from kjbod.error_lines import report, report_bug, report_usage, say
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.runtime.descriptors import keep_standard_descriptors
 

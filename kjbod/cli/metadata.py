@@ -18,7 +18,6 @@ import structlog
 
 from kjbod.cli.addresses import controllers
 from kjbod.cli.command_config import command_config
-from kjbod.cli.output import Printer, complain, safe, width
 from kjbod.config import load_config
 from kjbod.config.load import security_problems
 from kjbod.config.needs import METADATA
@@ -31,6 +30,7 @@ from kjbod.metadata.reading import Loaded, dump_source, load
 from kjbod.metadata.secrets import without_secrets
 from kjbod.metadata.shell import PROMPT, Line, Shell
 from kjbod.metadata.tree import tree_of
+from kjbod.output import Printer, complain, safe, width
 from kjbod.quick_dataclass import dataclass
 from kjbod.security.channel import Security
 from kjbod.security.opening import client_security, security_of

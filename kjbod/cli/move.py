@@ -8,7 +8,8 @@ from typing import Any, Final
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.output import (
+from kjbod.errors import EXIT_FAILURE
+from kjbod.output import (
     Printer,
     cells,
     complain,
@@ -21,7 +22,6 @@ from kjbod.cli.output import (
     table,
     width,
 )
-from kjbod.errors import EXIT_FAILURE
 from kjbod.runtime.control_socket import ControlClient
 
 TOPIC_BYTES_MAX: Final = 249

@@ -19,8 +19,10 @@ from typing import Any, Final
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.error_lines import in_one_line
-from kjbod.cli.output import (
+from kjbod.error_lines import in_one_line
+from kjbod.errors import KjbodError
+from kjbod.ids import NO_CLUSTER_ID
+from kjbod.output import (
     UNKNOWN,
     OutputError,
     Printer,
@@ -36,8 +38,6 @@ from kjbod.cli.output import (
     table,
     width,
 )
-from kjbod.errors import KjbodError
-from kjbod.ids import NO_CLUSTER_ID
 from kjbod.runtime.control_socket import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from kjbod.cli.error_lines import report, report_usage
-from kjbod.cli.output import Printer, complain
+from kjbod.error_lines import report, report_usage
 from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.output import Printer, complain
 
 
 class StorageCommand(click.Command):

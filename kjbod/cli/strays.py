@@ -12,10 +12,10 @@ from typing import Any, Final, NoReturn
 import click
 
 from kjbod.cli import ask
-from kjbod.cli.output import Printer, complain, moment, plural, safe, size
 from kjbod.config import Config
 from kjbod.config.needs import LISTING
 from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.output import Printer, complain, moment, plural, safe, size
 from kjbod.runtime.control_socket import ControlClient, NoAgentError
 
 STRAYS_PER_REQUEST: Final = 10
@@ -166,7 +166,7 @@ def _find(config: Config, own_path: Path | None) -> tuple[list[dict[str, Any]], 
 
 
 def _refuse_beside_kafka(what: str) -> NoReturn:
-    from kjbod_agent.guard.instead import refusal
+    from kjbod_guard.instead import refusal
 
     raise StrayError(refusal(f"strays-{what}"))
 

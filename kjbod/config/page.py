@@ -73,7 +73,7 @@ _OWN: Final = """\
 ## kjbod's own keys
 
 `kjbod.held.timeout.ms`, unless it is 0, and `kjbod.blind.timeout.ms` must be at least `kjbod.probe.timeout.ms`. What
-the keys of the verdict rest on: [the verdict on a log directory](../../agent/kjbod_agent/health/README.md).
+the keys of the verdict rest on: [the verdict on a log directory](../../agent/kjbod_host/health/README.md).
 """
 _NEEDS: Final = """\
 ## Which command needs which key

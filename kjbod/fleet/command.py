@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from kjbod.cli.error_lines import report_bug, say
-from kjbod.cli.output import OutputError, Printer
 from kjbod.clock import SystemClock
+from kjbod.error_lines import report_bug, say
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.output import OutputError, Printer
 from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:

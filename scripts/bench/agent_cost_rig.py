@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from kjbod.faults.disks import RealDisk
-from kjbod_agent.guard import hand
+from kjbod_guard import hand
 from scripts.bench.agent_cost_usage import Requests, Usage, descendants, requests_of, usage_of
 from scripts.bench.controller_client import SimulatedBroker, Wire, directories_of
 from scripts.rig.cluster import NOTHING, Cluster, Properties, wait_until_guarding, wait_until_serving

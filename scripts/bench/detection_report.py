@@ -22,7 +22,7 @@ EVENT_LIMIT_MS = 20
 HUNG_LIMIT_MS = 2000
 HUNG_IDLE_LIMIT_MS = INTERVAL_MS + HUNG_LIMIT_MS
 HUNG_AFTER_FLUSH_LIMIT_MS = 4000
-"""3800 ms of silence, and what a sample and a busy host add; see ``agent/kjbod_agent/health/README.md``."""
+"""3800 ms of silence, and what a sample and a busy host add; see ``agent/kjbod_host/health/README.md``."""
 AFTER_FLUSH_MS = 2400
 """A device that was silent for longer than that at the verdict had begun with a flush: it gets twice the time."""
 _CODE = re.compile(r"\bE[A-Z]{2,}[0-9]*\b")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kjbod_agent.health.state import HealthSettings
+from kjbod_host.health.state import HealthSettings
 from scripts.bench.false_positives_rig import Member, Rig, every, page_out, swapped_kib
 from scripts.rig.rig_error import RigError
 

@@ -29,8 +29,8 @@ from kjbod.metadata.records import PartitionRecord, Record, RegisterBrokerRecord
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime import memory
 from kjbod.runtime.logging import get_logger
-from kjbod_agent.host_files.metadata_image import compact
 from kjbod_agent.keeping import IMAGE_NAME, Keeping
+from kjbod_host.files.metadata_image import compact
 from scripts.bench.command_line import positive
 from scripts.rig.cluster import Cluster
 from scripts.rig.processes import Processes

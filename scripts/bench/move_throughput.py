@@ -31,8 +31,8 @@ from kjbod.faults import syscalls
 from kjbod.faults.disks import make_file_system, require_real_disks
 from kjbod.ids import Uuid
 from kjbod_agent.moves.copying import ReplicaCopy, new_buffer
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.posix import PosixStorageAgent
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.posix import PosixStorageAgent
 from scripts.rig import namespaces
 from scripts.rig.rig_error import RigError
 

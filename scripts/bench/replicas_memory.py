@@ -7,8 +7,8 @@ import json
 import os
 from pathlib import Path
 
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
 
 NAME = "bench-memory"
 ENVIRONMENT = "KJBOD_BENCH_DISKS"

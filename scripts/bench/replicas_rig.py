@@ -15,7 +15,7 @@ from typing import Final, Literal
 from kjbod.clock import SystemClock
 from kjbod.wire.client import Connection
 from kjbod.wire.messages import BrokerHeartbeatRequest
-from kjbod_agent.storage.memory import MemoryDisk
+from kjbod_host.storage.memory import MemoryDisk
 from scripts.bench import replicas_memory
 from scripts.bench.agent_cost_rig import BROKER_ID, PARTITIONS_PER_TOPIC
 from scripts.bench.agent_cost_rig import Rig as CostRig

@@ -52,8 +52,8 @@ _MODULES: Final = (
     "kjbod.cli.strays",
     "kjbod.faults.fuseserver",
     "kjbod_agent.daemon",
-    "kjbod_agent.guard.daemon",
-    "kjbod_agent.storage.posix",
+    "kjbod_guard.daemon",
+    "kjbod_host.storage.posix",
     "kjbod_controller_stub.server",
 )
 """What costs most of a start, and what these import."""

@@ -10,7 +10,7 @@ from kjbod.errors import EXIT_DISK_FAILURE
 from kjbod.fleet.schema import EVENTS, SAMPLES
 from kjbod.ids import Uuid
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
-from kjbod_agent.host_files.report_files import recover_leftovers
+from kjbod_host.files.report_files import recover_leftovers
 from scripts.rig.cluster_watch import ClusterWatch, Seen
 from scripts.rig.processes import ManagedProcess, WaitTimeoutError, at_wall_s, kjbod_command
 from scripts.story.claims import Claiming

@@ -100,7 +100,7 @@ from kjbod.wire.server import Peer, serve
 from kjbod_agent.admin.forwarding import BY_THE_CONTROLLER, CLUSTER_OPERATIONS, Forwarder
 from kjbod_agent.admin.listener import SERVED, ListenerError, Listeners, Parts, listener_problems
 from kjbod_agent.admin.view import DirectoryView, Wants
-from kjbod_agent.channel import ControllerChannel
+from kjbod_host.channel import ControllerChannel
 from scripts.rig.kafka import broker_properties
 from scripts.rig.processes import Processes, free_port
 from tests.agent.daemon_cluster import Cluster, wait_assigned

@@ -9,7 +9,7 @@ import pytest
 
 from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.ids import Uuid
-from kjbod_agent.directories.start_up import PATIENCE_MS
+from kjbod_host.directories.start_up import PATIENCE_MS
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 

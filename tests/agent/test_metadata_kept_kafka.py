@@ -8,8 +8,8 @@ from kjbod.errors import StorageError
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.reading import load
-from kjbod_agent.host_files import metadata_image
 from kjbod_agent.keeping import IMAGE_NAME
+from kjbod_host.files import metadata_image
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import CLUSTER_ID, SharedController, wait_assigned

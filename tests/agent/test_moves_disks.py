@@ -11,7 +11,7 @@ import pytest
 
 from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.runtime.control_socket import ControlClient
-from kjbod_agent.storage.conformance import sealed
+from kjbod_host.storage.conformance import sealed
 from scripts.rig.processes import ManagedProcess, Processes, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
 from tests.agent.health.test_real_faults import make_immutable

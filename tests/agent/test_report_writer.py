@@ -21,9 +21,9 @@ from structlog.testing import capture_logs
 from kjbod.clock import SystemClock
 from kjbod.fleet.report_names import base_name, partition_path
 from kjbod.fleet.schema import URGENT_KINDS, Event, EventKind, Sample
-from kjbod_agent import report_writer
-from kjbod_agent.host_files.report_files import finished_content
-from kjbod_agent.report_writer import Limits, ReportWriter, must_rotate
+from kjbod_host import report_writer
+from kjbod_host.files.report_files import finished_content
+from kjbod_host.report_writer import Limits, ReportWriter, must_rotate
 
 pytestmark = pytest.mark.usefixtures("world")
 
@@ -227,7 +227,7 @@ CRASH = textwrap.dedent(
     from pathlib import Path
     from kjbod.clock import SystemClock
     from kjbod.fleet.schema import Event
-    from kjbod_agent.report_writer import ReportWriter
+    from kjbod_host.report_writer import ReportWriter
     async def main():
         w = ReportWriter(Path(sys.argv[1]), host="h1", boot_id="crashing", clock=SystemClock())
         await w.start()

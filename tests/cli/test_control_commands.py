@@ -11,13 +11,13 @@ import pytest
 from kjbod.cli import main as cli
 from kjbod.cli import move as moving
 from kjbod.cli.log_dirs import block
-from kjbod.cli.output import Printer
 from kjbod.cli.status import lines
 from kjbod.ids import Uuid
+from kjbod.output import Printer
 from kjbod.runtime.control_socket import ControlError, bind
 from kjbod.usage import Use
-from kjbod_agent.directories.known_directories import KnownDirectories
-from kjbod_agent.directories.start_up_rules import Memory
+from kjbod_host.directories.known_directories import KnownDirectories
+from kjbod_host.directories.start_up_rules import Memory
 from tests.cli.fake_agent import configure, fake_agent
 from tests.metrics.test_process_series import USAGE
 

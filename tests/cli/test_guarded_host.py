@@ -7,7 +7,7 @@ import pytest
 
 from kjbod.cli import main as cli
 from kjbod.runtime.control_socket import ControlError
-from kjbod_agent.guard.instead import INSTEAD, refusal
+from kjbod_guard.instead import INSTEAD, refusal
 from tests.cli.fake_agent import fake_agent
 
 SERVER_PROPERTIES = """\

@@ -18,7 +18,8 @@ COMMANDS = [
     *("format", "guard", "info", "log-dirs", "metadata", "move", "random-uuid", "server", "status", "strays"),
     "version-mapping",
 ]
-HEAVY = ("kjbod_agent", "kjbod_controller_stub", "pyspark", "kio", "structlog", "asyncio", "uvloop")
+OURS = ("kjbod_agent", "kjbod_controller_stub", "kjbod_guard", "kjbod_host")
+HEAVY = (*OURS, "pyspark", "kio", "structlog", "asyncio", "uvloop")
 BROKER = """\
 process.roles=broker
 node.id=1

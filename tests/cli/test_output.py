@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kjbod.cli.output import cells, cut, duration, moment, percent, plural, safe, size, table
+from kjbod.output import cells, cut, duration, moment, percent, plural, safe, size, table
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=())))
@@ -105,14 +105,14 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
 
 @pytest.mark.usefixtures("world")
 def test_a_locale_without_the_character_is_no_crash() -> None:
-    result = python("from kjbod.cli.output import Printer; Printer()('/mnt/\u6f22')", PYTHONIOENCODING="latin-1")
+    result = python("from kjbod.output import Printer; Printer()('/mnt/\u6f22')", PYTHONIOENCODING="latin-1")
     assert result.returncode == 0
     assert result.stdout == b"/mnt/\\u6f22\n"
 
 
 @pytest.mark.usefixtures("world")
 def test_a_reader_that_goes_away_ends_the_output_in_silence() -> None:
-    code = "import os; from kjbod.cli.output import Printer; p = Printer(); [p('x' * 9000) for _ in range(99)]"
+    code = "import os; from kjbod.output import Printer; p = Printer(); [p('x' * 9000) for _ in range(99)]"
     read, write = os.pipe()
     os.close(read)
     result = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False)
@@ -122,7 +122,7 @@ def test_a_reader_that_goes_away_ends_the_output_in_silence() -> None:
 
 @pytest.mark.usefixtures("world")
 def test_an_output_without_room_is_one_line() -> None:
-    full = "from kjbod.cli.output import Printer, OutputError\ntry:\n Printer()('x' * 9000)\nexcept OutputError as e:\n"
+    full = "from kjbod.output import Printer, OutputError\ntry:\n Printer()('x' * 9000)\nexcept OutputError as e:\n"
     with open("/dev/full", "wb") as sink:
         result = subprocess.run(
             [sys.executable, "-c", full + " raise SystemExit(e.message)"],

@@ -24,8 +24,8 @@ from kjbod.config.needs import (
 from kjbod.config.page import page
 from kjbod.config.unused import STAND_INS
 from kjbod.errors import ConfigError
-from kjbod_agent.guard.following import security_to_controllers
-from kjbod_agent.guard.start_up import missed
+from kjbod_guard.following import security_to_controllers
+from kjbod_guard.start_up import missed
 
 ROOT = Path(__file__).parents[2]
 FILE = {
@@ -209,14 +209,14 @@ _DERIVED = {
     "controller_protocol": ("controller_listener_names", "listener_security_protocol_map"),
     "file_delete_delay_ms": ("log_segment_delete_delay_ms",),
 }
-_SHARED = ("kjbod/security/opening.py", "kjbod/security/reading.py", "agent/kjbod_agent/quorum.py")
+_SHARED = ("kjbod/security/opening.py", "kjbod/security/reading.py", "agent/kjbod_host/quorum.py")
 
 
 @pytest.mark.parametrize(
     ("command", "packages"),
     [
-        ("guard run, check", ("agent/kjbod_agent/guard", "agent/kjbod_agent/health/settings.py", *_SHARED)),
-        ("guard history", ("agent/kjbod_agent/guard/past.py",)),
+        ("guard run, check", ("agent/kjbod_guard", "agent/kjbod_host/health/settings.py", *_SHARED)),
+        ("guard history", ("agent/kjbod_guard/past.py",)),
         ("format --standalone, --initial-controllers", ("kjbod/storage_tool.py",)),
         ("guard check --gate, release, restore; status, move, dirs", ("kjbod/cli/ask.py", "kjbod/cli/status.py")),
         ("log-dirs, strays", ("kjbod/cli/log_dirs.py", "kjbod/cli/strays.py")),

@@ -12,7 +12,7 @@ from kjbod.config.page import page
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "kjbod" / "config" / "README.md"
 NONE: frozenset[str] = frozenset()
-GUARDS = "agent/kjbod_agent/guard"
+GUARDS = "agent/kjbod_guard"
 SHARED = {
     *("process_roles", "listener_security_protocol_map", "max_connections_per_ip_overrides"),  # read by the loader
     *("log_dirs", "controller_quorum_bootstrap_servers"),  # a controller's file is refused without them

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kjbod.fleet.report_names import base_name, partition_path
 from kjbod.fleet.schema import EVENTS, SAMPLES, DirectoryState, Event, EventKind, Sample
-from kjbod_agent.host_files.report_files import finished_content
+from kjbod_host.files.report_files import finished_content
 
 T0_MS = 1_793_534_400_000  # 2026-11-01 12:00 UTC
 HOUR_MS = 3_600_000

@@ -99,7 +99,7 @@ def test_a_master_by_its_address_and_executors_of_its_own_give_the_same(cluster:
 
 
 def test_a_verbose_command_says_where_the_ui_is(capsys: pytest.CaptureFixture[str]) -> None:
-    from kjbod.cli.output import Printer
+    from kjbod.output import Printer
 
     running = Running("rollup", Place("local-cluster[1,1,1024]", None, True), Printer(patient=True))
     with running.session() as spark:

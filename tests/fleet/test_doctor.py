@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.cli.output import Printer
 from kjbod.fleet import archive, doctor
 from kjbod.fleet.command import Place, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java
+from kjbod.output import Printer
 from tests.depth import only_deep
 
 JAVA_17 = Java(Path("/jre/bin/java"), 17, "PATH", "(build 17.0.15+6-Debian-1deb12u1)")

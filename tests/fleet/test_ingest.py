@@ -15,7 +15,7 @@ import zstandard
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.schema import EVENTS, SAMPLES
-from kjbod_agent.host_files.report_files import finished_content
+from kjbod_host.files.report_files import finished_content
 from tests.depth import at, only_deep
 from tests.fleet.conftest import Agent
 from tests.fleet.parts import drawn

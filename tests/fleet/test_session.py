@@ -14,7 +14,6 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from kjbod.cli.output import Printer
 from kjbod.fleet import session
 from kjbod.fleet.command import Place, Running
 from kjbod.fleet.fleet_error import FleetError
@@ -31,6 +30,7 @@ from kjbod.fleet.session import (
     split_shuffles,
     ui_address,
 )
+from kjbod.output import Printer
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import RealDisk
 from kjbod.runtime.control_socket import ControlClient, NoAgentError
-from kjbod_agent.guard.hand_link import Facts, HandLink, start_hand
-from kjbod_agent.guard.hand_netlink import table_of, unreset
+from kjbod_guard.hand_link import Facts, HandLink, start_hand
+from kjbod_guard.hand_netlink import table_of, unreset
 from scripts.rig.cluster import Cluster, wait_until_serving
 from scripts.rig.kafka import KafkaKit, render_properties
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from kjbod.faults.disks import RealDisk
-from kjbod_agent.guard import hand_broker
-from kjbod_agent.guard.hand_link import HandLink
-from kjbod_agent.guard.means import Done, Outcome
+from kjbod_guard import hand_broker
+from kjbod_guard.hand_link import HandLink
+from kjbod_guard.means import Done, Outcome
 
 Make = Callable[..., RealDisk]
 Open = Callable[..., Awaitable[HandLink]]

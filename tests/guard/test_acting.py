@@ -20,17 +20,17 @@ from kjbod.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from kjbod_agent.guard import book, broker_steps, directory_steps, effects, means
-from kjbod_agent.guard.acting import CUT_WITHIN_MS, Acting
-from kjbod_agent.guard.core import GuardCore
-from kjbod_agent.guard.journal import Demoted, Evicted, Journal, JournalError, decode, encode
-from kjbod_agent.guard.ladder import Step
-from kjbod_agent.guard.means import Done, Name, Outcome, Thread
-from kjbod_agent.guard.observing import Observed, Placed
-from kjbod_agent.guard.settling import UNSEEN_MS
-from kjbod_agent.guard.situation import Disk, Site, Situation
-from kjbod_agent.guard.suspects import CONFIG
-from kjbod_agent.health.state import Cause, Health
+from kjbod_guard import book, broker_steps, directory_steps, effects, means
+from kjbod_guard.acting import CUT_WITHIN_MS, Acting
+from kjbod_guard.core import GuardCore
+from kjbod_guard.journal import Demoted, Evicted, Journal, JournalError, decode, encode
+from kjbod_guard.ladder import Step
+from kjbod_guard.means import Done, Name, Outcome, Thread
+from kjbod_guard.observing import Observed, Placed
+from kjbod_guard.settling import UNSEEN_MS
+from kjbod_guard.situation import Disk, Site, Situation
+from kjbod_guard.suspects import CONFIG
+from kjbod_host.health.state import Cause, Health
 from tests.guard.test_copies import D1, D2, EPOCH, NODE, T, home
 
 PATH, WELL = "/mnt/d1", "/mnt/d2"

@@ -10,15 +10,15 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.ids import Uuid
 from kjbod.security.channel import NO_SECURITY
-from kjbod_agent.guard.acts import Acts, Found
-from kjbod_agent.guard.binding import Holder
-from kjbod_agent.guard.core import GuardCore
-from kjbod_agent.guard.directory_steps import RELEASED, Standing, State
-from kjbod_agent.guard.journal import Evicted, Journal
-from kjbod_agent.guard.ladder import Step
-from kjbod_agent.guard.means import Done, Outcome, Thread
-from kjbod_agent.guard.observing import Observed
-from kjbod_agent.guard.situation import Site
+from kjbod_guard.acts import Acts, Found
+from kjbod_guard.binding import Holder
+from kjbod_guard.core import GuardCore
+from kjbod_guard.directory_steps import RELEASED, Standing, State
+from kjbod_guard.journal import Evicted, Journal
+from kjbod_guard.ladder import Step
+from kjbod_guard.means import Done, Outcome, Thread
+from kjbod_guard.observing import Observed
+from kjbod_guard.situation import Site
 
 PATH = "/mnt/d2"
 T = Uuid.of(7, 1)

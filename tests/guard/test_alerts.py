@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kjbod.metrics.listener import render
 from kjbod.security.certificates import Certificate, Certificates
-from kjbod_agent.guard import effects
-from kjbod_agent.guard.metrics import MEANS, metrics_of
-from kjbod_agent.guard.picture import Deeds, Picture
-from kjbod_agent.guard.redundancy import Needs
-from kjbod_agent.smart.readings import Smart
+from kjbod_guard import effects
+from kjbod_guard.metrics import MEANS, metrics_of
+from kjbod_guard.picture import Deeds, Picture
+from kjbod_guard.redundancy import Needs
+from kjbod_host.smart.readings import Smart
 from tests.guard.test_answers import NOW, ROW, STATUS
 from tests.pages.markdown import ROOT
 from tests.security.ending import Ending

@@ -14,15 +14,15 @@ from kjbod.cli.status import guard_lines
 from kjbod.ids import Uuid
 from kjbod.metrics.listener import render
 from kjbod.runtime.control_socket import ControlError
-from kjbod_agent.condition import Condition, Level
-from kjbod_agent.guard.answers import Answers
-from kjbod_agent.guard.journal import Demoted, Journal
-from kjbod_agent.guard.metrics import metrics_of
-from kjbod_agent.guard.picture import Deeds, Picture
-from kjbod_agent.guard.redundancy import Needs
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.health.state import Cause, DirectoryHealth, Health
-from kjbod_agent.health.watched import DirectoryStatus
+from kjbod_guard.answers import Answers
+from kjbod_guard.journal import Demoted, Journal
+from kjbod_guard.metrics import metrics_of
+from kjbod_guard.picture import Deeds, Picture
+from kjbod_guard.redundancy import Needs
+from kjbod_host.condition import Condition, Level
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.health.state import Cause, DirectoryHealth, Health
+from kjbod_host.health.watched import DirectoryStatus
 from tests.metrics.exposition import checked, not_on_the_page, values
 
 ROW: dict[str, Any] = {

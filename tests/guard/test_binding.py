@@ -7,7 +7,7 @@ import pytest
 
 from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.meta_properties import trouble_with
-from kjbod_agent.guard.binding import (
+from kjbod_guard.binding import (
     FORMAT,
     Holder,
     heads,
@@ -18,8 +18,8 @@ from kjbod_agent.guard.binding import (
     why_not_ours,
     why_not_registered,
 )
-from kjbod_agent.guard.observing import Observed
-from kjbod_agent.storage.api import LoadedDirectory, MountIdentity
+from kjbod_guard.observing import Observed
+from kjbod_host.storage.api import LoadedDirectory, MountIdentity
 from tests.guard.test_observing import D1, D2, D3, of, registered
 
 SOURCE = "/etc/kafka/server.properties"

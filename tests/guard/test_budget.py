@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
-from kjbod_agent.guard.budget import (
+from kjbod_guard.budget import (
     ANSWERED_MS,
     FENCE_AGAIN_MS,
     FenceCase,
@@ -20,8 +20,8 @@ from kjbod_agent.guard.budget import (
     why_not_evict,
     why_not_fence,
 )
-from kjbod_agent.guard.observing import Neighbour, Placed
-from kjbod_agent.guard.suspects import AHEAD_MS, LOST_MS, Suspects, current
+from kjbod_guard.observing import Neighbour, Placed
+from kjbod_guard.suspects import AHEAD_MS, LOST_MS, Suspects, current
 from tests.guard.test_copies import (
     ALL,
     D1,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kjbod_agent.guard.canary import (
+from kjbod_guard.canary import (
     SILENT_MS,
     STANDING_MS,
     Canary,

@@ -8,8 +8,8 @@ from kjbod.clock import SystemClock
 from kjbod.config import load_config
 from kjbod.config.endpoints import Listener
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer, RequestTimedOut
-from kjbod_agent.guard import canary
-from kjbod_agent.guard.canary_asking import Asked, CanaryAsking, listener_to_ask, ports_of
+from kjbod_guard import canary
+from kjbod_guard.canary_asking import Asked, CanaryAsking, listener_to_ask, ports_of
 
 
 class ManualClock(SystemClock):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import BrokerRegistration
-from kjbod_agent.guard.copies import Need, copies, named, need
-from kjbod_agent.guard.observing import ALWAYS, Neighbour, Observed, Placed
-from kjbod_agent.guard.suspects import Suspects, decode, encode
+from kjbod_guard.copies import Need, copies, named, need
+from kjbod_guard.observing import ALWAYS, Neighbour, Observed, Placed
+from kjbod_guard.suspects import Suspects, decode, encode
 
 NODE, EPOCH = 1, 5
 OTHERS = (2, 3, 4)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
 from kjbod.metadata.records import UnknownRecord
-from kjbod_agent.guard import broker_steps, suspecting
-from kjbod_agent.guard.broker_steps import State as BrokerState
-from kjbod_agent.guard.core import DOUBT_MS, GATE_MS, GuardCore, Part, Task
-from kjbod_agent.guard.directory_steps import RELEASED, Standing, State
-from kjbod_agent.guard.effects import (
+from kjbod_guard import broker_steps, suspecting
+from kjbod_guard.broker_steps import State as BrokerState
+from kjbod_guard.core import DOUBT_MS, GATE_MS, GuardCore, Part, Task
+from kjbod_guard.directory_steps import RELEASED, Standing, State
+from kjbod_guard.effects import (
     Cut,
     Demote,
     Destroy,
@@ -31,14 +31,14 @@ from kjbod_agent.guard.effects import (
     Trust,
     Unmask,
 )
-from kjbod_agent.guard.journal import Demoted, Evicted, Journal
-from kjbod_agent.guard.ladder import Step
-from kjbod_agent.guard.majority import Quorum
-from kjbod_agent.guard.means import Done, Outcome
-from kjbod_agent.guard.observing import Key, Placed
-from kjbod_agent.guard.situation import Disk, Site, Situation
-from kjbod_agent.guard.suspects import VALID_MS, Suspects
-from kjbod_agent.health.state import Cause, Health
+from kjbod_guard.journal import Demoted, Evicted, Journal
+from kjbod_guard.ladder import Step
+from kjbod_guard.majority import Quorum
+from kjbod_guard.means import Done, Outcome
+from kjbod_guard.observing import Key, Placed
+from kjbod_guard.situation import Disk, Site, Situation
+from kjbod_guard.suspects import VALID_MS, Suspects
+from kjbod_host.health.state import Cause, Health
 from tests.guard.test_acting import PATH, WELL
 from tests.guard.test_copies import ALL, D1, D2, EPOCH, LEFT, NODE, T, home, observed, placed, suspected
 

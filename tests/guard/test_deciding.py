@@ -12,25 +12,25 @@ from hypothesis import strategies as st
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.ids import Uuid
-from kjbod_agent.guard import directory_steps, suspecting
-from kjbod_agent.guard.budget import ANSWERED_MS, EVICT_WITHIN_MS, FENCE_AGAIN_MS, FRESH_MS
-from kjbod_agent.guard.core import DOUBT_MS, GuardCore
-from kjbod_agent.guard.deciding import METADATA_BESIDE, Deciding, Known
-from kjbod_agent.guard.directory_steps import Standing, State
-from kjbod_agent.guard.journal import Evicted, Journal, decode, encode
-from kjbod_agent.guard.ladder import ALONE, LAST, NOTHING, NOTICED, UNIDENTIFIED, KafkaView, Step, Would
-from kjbod_agent.guard.looking import Looking, bad_since_ms
-from kjbod_agent.guard.majority import UNDECIDED_MS, Quorum
-from kjbod_agent.guard.means import Done, Outcome
-from kjbod_agent.guard.observing import Key, Observed, Placed
-from kjbod_agent.guard.retries import FIRST_MS, after
-from kjbod_agent.guard.situation import Disk, Site, Situation
-from kjbod_agent.guard.suspects import VALID_MS
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.health.evidence import Evidence, Verdict
-from kjbod_agent.health.medium import CUT_AFTER_MS, Medium
-from kjbod_agent.health.state import Cause, DirectoryHealth, Health
-from kjbod_agent.health.watched import DirectoryStatus
+from kjbod_guard import directory_steps, suspecting
+from kjbod_guard.budget import ANSWERED_MS, EVICT_WITHIN_MS, FENCE_AGAIN_MS, FRESH_MS
+from kjbod_guard.core import DOUBT_MS, GuardCore
+from kjbod_guard.deciding import METADATA_BESIDE, Deciding, Known
+from kjbod_guard.directory_steps import Standing, State
+from kjbod_guard.journal import Evicted, Journal, decode, encode
+from kjbod_guard.ladder import ALONE, LAST, NOTHING, NOTICED, UNIDENTIFIED, KafkaView, Step, Would
+from kjbod_guard.looking import Looking, bad_since_ms
+from kjbod_guard.majority import UNDECIDED_MS, Quorum
+from kjbod_guard.means import Done, Outcome
+from kjbod_guard.observing import Key, Observed, Placed
+from kjbod_guard.retries import FIRST_MS, after
+from kjbod_guard.situation import Disk, Site, Situation
+from kjbod_guard.suspects import VALID_MS
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.health.evidence import Evidence, Verdict
+from kjbod_host.health.medium import CUT_AFTER_MS, Medium
+from kjbod_host.health.state import Cause, DirectoryHealth, Health
+from kjbod_host.health.watched import DirectoryStatus
 from tests.guard.test_copies import ALL, D1, D2, EPOCH, SHORT, SOLE, T, neighbour, observed, placed, suspected
 
 PATH, PATH2, METADATA = "/mnt/d1", "/mnt/d2", "/mnt/metadata"

@@ -12,11 +12,11 @@ from kjbod.config.load import load_config
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BrokerRegistration
 from kjbod.metadata.records import RegisterBrokerRecord
-from kjbod_agent.guard import finding
-from kjbod_agent.guard.binding import Holder
-from kjbod_agent.guard.finding import Finding
-from kjbod_agent.guard.observing import Observed
-from kjbod_agent.guard.processes import Processes
+from kjbod_guard import finding
+from kjbod_guard.binding import Holder
+from kjbod_guard.finding import Finding
+from kjbod_guard.observing import Observed
+from kjbod_guard.processes import Processes
 
 FILE = """process.roles=broker
 node.id=1

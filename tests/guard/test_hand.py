@@ -18,10 +18,10 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.faults import syscalls
 from kjbod.faults.orders import FaultMode
-from kjbod_agent.guard import hand, hand_broker, hand_kernel, hand_requests, hand_rights, surroundings
-from kjbod_agent.guard.hand_link import Facts, HandLink, start_hand
-from kjbod_agent.guard.hand_netlink import go_on, reset, reset_for, table_of, unreset
-from kjbod_agent.guard.means import Done, Hand, Outcome, Verb
+from kjbod_guard import hand, hand_broker, hand_kernel, hand_requests, hand_rights, surroundings
+from kjbod_guard.hand_link import Facts, HandLink, start_hand
+from kjbod_guard.hand_netlink import go_on, reset, reset_for, table_of, unreset
+from kjbod_guard.means import Done, Hand, Outcome, Verb
 from scripts.rig.processes import wait_until
 from tests.guard.hands import HOLDER, PATIENCE_S, Make, Open, Process, outcome, refusal, state
 
@@ -64,7 +64,7 @@ def test_it_starts_without_anything_of_kjbod_but_itself(world: None) -> None:
         "import runpy, sys; runpy.run_path(sys.argv[1], run_name='hand');"
         "print(*sorted(one for one in sys.modules if one not in sys.stdlib_module_names))"
     )
-    root = str(Path(hand.__file__).parents[2])
+    root = str(Path(hand.__file__).parents[1])
     said = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({root!r}); {program}", hand.__file__],
         capture_output=True,
@@ -73,17 +73,16 @@ def test_it_starts_without_anything_of_kjbod_but_itself(world: None) -> None:
     ).stdout.split()
     ours = {one for one in said if one.startswith("kjbod")}
     assert ours == {
-        "kjbod_agent",
-        "kjbod_agent.guard",
-        "kjbod_agent.guard.hand_broker",
-        "kjbod_agent.guard.hand_freezing",
-        "kjbod_agent.guard.hand_kernel",
-        "kjbod_agent.guard.hand_netlink",
-        "kjbod_agent.guard.hand_requests",
-        "kjbod_agent.guard.hand_resets",
-        "kjbod_agent.guard.hand_rights",
+        "kjbod_guard",
+        "kjbod_guard.hand_broker",
+        "kjbod_guard.hand_freezing",
+        "kjbod_guard.hand_kernel",
+        "kjbod_guard.hand_netlink",
+        "kjbod_guard.hand_requests",
+        "kjbod_guard.hand_resets",
+        "kjbod_guard.hand_rights",
     }
-    assert {one.partition(".")[0] for one in said} - {"kjbod_agent", "__main__"} <= sys.stdlib_module_names
+    assert {one.partition(".")[0] for one in said} - {"kjbod_guard", "__main__"} <= sys.stdlib_module_names
 
 
 def test_its_verbs_are_those_of_the_means_and_its_system_directories_those_of_the_survey() -> None:
@@ -234,7 +233,7 @@ async def test_a_cut_without_a_deadline_or_after_it_is_refused_and_counts_for_no
 CUTTER = """
 import sys
 sys.path.append(sys.argv[1])
-from kjbod_agent.guard import hand_freezing, hand_kernel
+from kjbod_guard import hand_freezing, hand_kernel
 try:
     print(hand_kernel.cut(hand_freezing.freeze(sys.argv[2]), None, int(sys.argv[3])), flush=True)
 except OSError as error:
@@ -249,7 +248,7 @@ def test_a_host_that_stood_still_after_the_request_was_taken_cuts_nothing_when_t
 ) -> None:
     disk = real_disk(log_dir="kafka")
     is_late = until_ms != IN_TIME_MS
-    assert run(CUTTER, Path(hand.__file__).parents[2], disk.log_dir, until_ms).said == said
+    assert run(CUTTER, Path(hand.__file__).parents[1], disk.log_dir, until_ms).said == said
     try:
         (disk.log_dir / "alive").write_bytes(b"x")
     except OSError as error:
@@ -651,8 +650,8 @@ import ctypes
 for capability in range(41):
     ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: the hand has none after its exec
 from kjbod.clock import SystemClock
-from kjbod_agent.guard.hand_link import Facts, HandLink, start_hand
-from kjbod_agent.guard.means import Done
+from kjbod_guard.hand_link import Facts, HandLink, start_hand
+from kjbod_guard.means import Done
 async def main():
     path = {str(disk.log_dir)!r}
     facts = Facts(node=1, directories=(path,), ports=({broker.said},), broker={broker.identity!r})
@@ -697,7 +696,7 @@ sys.path[:] = {sys.path!r}
 for capability in {list(dropped)}:
     ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 from kjbod.clock import SystemClock
-from kjbod_agent.guard.hand_link import Facts, HandLink, start_hand
+from kjbod_guard.hand_link import Facts, HandLink, start_hand
 async def main():
     link = await HandLink.open(start_hand(), Facts(node=1, directories=()), clock=SystemClock(), told=print)
     print(json.dumps([link.lacks, link.missing]))

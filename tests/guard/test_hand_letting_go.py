@@ -13,8 +13,8 @@ import pytest
 from kjbod.faults import syscalls
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.orders import FaultMode
-from kjbod_agent.guard import hand
-from kjbod_agent.guard.means import Outcome
+from kjbod_guard import hand
+from kjbod_guard.means import Outcome
 from scripts.rig.processes import wait_until
 from tests.guard.hands import HOLDER, PATIENCE_S, Make, Open, Process, outcome, refusal, state
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from kjbod_agent.guard import hand_broker, hand_kernel
-from kjbod_agent.guard.hand_broker import CALLS, is_below, waits_for
-from kjbod_agent.guard.hand_freezing import restrict, why_not_cut
-from kjbod_agent.guard.hand_kernel import Directory, Mount, masks_on_top, require_there, resolve, unescape
-from kjbod_agent.guard.hand_netlink import Refused, attribute, nested, no_table, table_of
-from kjbod_agent.guard.hand_rights import KEPT_CAPABILITIES, NEEDED, RIGHTS
-from kjbod_agent.host_files import file_worker
+from kjbod_guard import hand_broker, hand_kernel
+from kjbod_guard.hand_broker import CALLS, is_below, waits_for
+from kjbod_guard.hand_freezing import restrict, why_not_cut
+from kjbod_guard.hand_kernel import Directory, Mount, masks_on_top, require_there, resolve, unescape
+from kjbod_guard.hand_netlink import Refused, attribute, nested, no_table, table_of
+from kjbod_guard.hand_rights import KEPT_CAPABILITIES, NEEDED, RIGHTS
+from kjbod_host.files import file_worker
 
 
 def mount(

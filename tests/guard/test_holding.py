@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from kjbod_agent.guard.directory_steps import RELEASED, Standing, State
-from kjbod_agent.guard.hand_link import Frozen
-from kjbod_agent.guard.holding import AGAIN_MS, Holding
-from kjbod_agent.guard.ladder import Step
-from kjbod_agent.guard.means import Done, Outcome
+from kjbod_guard.directory_steps import RELEASED, Standing, State
+from kjbod_guard.hand_link import Frozen
+from kjbod_guard.holding import AGAIN_MS, Holding
+from kjbod_guard.ladder import Step
+from kjbod_guard.means import Done, Outcome
 from tests.guard.test_acting import SetClock
 
 PATH, OTHER = "/mnt/d1", "/mnt/d2"

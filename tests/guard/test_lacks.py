@@ -8,16 +8,16 @@ from typing import Any, cast
 import pytest
 
 from kjbod.fleet.schema import Event, Sample
-from kjbod_agent.guard.account import Account, Audit
-from kjbod_agent.guard.core import GuardCore
-from kjbod_agent.guard.finding import Finding
-from kjbod_agent.guard.journal import Evicted, Journal
-from kjbod_agent.guard.observing import Observed, Placed
-from kjbod_agent.guard.redundancy import NOTHING_REPORTED, REPORT_EVERY_MS, Needs, Reported, is_due
-from kjbod_agent.guard.situation import Site, Situation
-from kjbod_agent.guard.telling import Telling
-from kjbod_agent.guard.watching import Watching
-from kjbod_agent.reporter import Sender
+from kjbod_guard.account import Account, Audit
+from kjbod_guard.core import GuardCore
+from kjbod_guard.finding import Finding
+from kjbod_guard.journal import Evicted, Journal
+from kjbod_guard.observing import Observed, Placed
+from kjbod_guard.redundancy import NOTHING_REPORTED, REPORT_EVERY_MS, Needs, Reported, is_due
+from kjbod_guard.situation import Site, Situation
+from kjbod_guard.telling import Telling
+from kjbod_guard.watching import Watching
+from kjbod_host.reporter import Sender
 from tests.guard.test_acting import SetClock
 from tests.guard.test_copies import ALL, D1, SOLE, T, observed, placed
 

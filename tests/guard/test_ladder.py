@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kjbod_agent.guard.ladder import (
+from kjbod_guard.ladder import (
     CUT_FILE_SYSTEMS,
     LAST,
     WAITS_FOR,
@@ -17,7 +17,7 @@ from kjbod_agent.guard.ladder import (
     may_be_shut_down,
     would,
 )
-from kjbod_agent.health.state import Cause, Health
+from kjbod_host.health.state import Cause, Health
 
 HUNG = Case(health=Health.FAILED, cause=Cause.HUNG)
 GONE = replace(HUNG, cause=Cause.MOUNT)

@@ -10,18 +10,18 @@ from typing import Any, cast
 import pytest
 
 from kjbod.clock import Clock
-from kjbod_agent.guard import lists, slow_steps
-from kjbod_agent.guard.acting import Acting
-from kjbod_agent.guard.core import GuardCore
-from kjbod_agent.guard.journal import Journal, decode, encode
-from kjbod_agent.guard.means import REQUEST_PARTITIONS_MAX, Done, Name, Outcome, Voice
-from kjbod_agent.guard.observing import Observed, Placed
-from kjbod_agent.guard.retries import GIVE_UP_MS
-from kjbod_agent.guard.settling import UNSEEN_MS
-from kjbod_agent.guard.situation import Site, Situation
-from kjbod_agent.guard.slow_steps import AGAIN_MS
-from kjbod_agent.guard.suspects import decode as decode_suspects
-from kjbod_agent.health.state import Health
+from kjbod_guard import lists, slow_steps
+from kjbod_guard.acting import Acting
+from kjbod_guard.core import GuardCore
+from kjbod_guard.journal import Journal, decode, encode
+from kjbod_guard.means import REQUEST_PARTITIONS_MAX, Done, Name, Outcome, Voice
+from kjbod_guard.observing import Observed, Placed
+from kjbod_guard.retries import GIVE_UP_MS
+from kjbod_guard.settling import UNSEEN_MS
+from kjbod_guard.situation import Site, Situation
+from kjbod_guard.slow_steps import AGAIN_MS
+from kjbod_guard.suspects import decode as decode_suspects
+from kjbod_host.health.state import Health
 from tests.guard.test_copies import ALL, D1, NODE, T, observed
 from tests.guard.test_deciding import PATH, SITE, disk, well
 

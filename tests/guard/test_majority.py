@@ -14,8 +14,8 @@ from kjbod.wire.messages import (
     DescribeQuorumResponseReplicaState,
     DescribeQuorumResponseTopic,
 )
-from kjbod_agent.guard.deciding import Deciding
-from kjbod_agent.guard.majority import (
+from kjbod_guard.deciding import Deciding
+from kjbod_guard.majority import (
     THERE_MS,
     UNDECIDED_MS,
     Quorum,
@@ -25,7 +25,7 @@ from kjbod_agent.guard.majority import (
     unanswered,
     why_needed,
 )
-from kjbod_agent.guard.voters_asking import VotersAsking
+from kjbod_guard.voters_asking import VotersAsking
 from tests.guard.test_deciding import SITE, known, situation
 
 UNAUTHORIZED = "DescribeQuorum: CLUSTER_AUTHORIZATION_FAILED (31)"

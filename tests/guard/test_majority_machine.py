@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from kjbod.metadata.fetching import Committed
 from kjbod.metadata.records import Record
-from kjbod_agent.guard import majority
-from kjbod_agent.guard.core import GuardCore, Task
-from kjbod_agent.guard.effects import Cut, Effect, Fence, Kill, Suspect, Trust
-from kjbod_agent.guard.journal import Journal
-from kjbod_agent.guard.means import Done, Outcome
-from kjbod_agent.guard.observing import Observed
-from kjbod_agent.guard.situation import Situation
-from kjbod_agent.guard.suspects import encode
-from kjbod_agent.guard.voters_asking import EVERY_MS
-from kjbod_agent.health.state import Health
+from kjbod_guard import majority
+from kjbod_guard.core import GuardCore, Task
+from kjbod_guard.effects import Cut, Effect, Fence, Kill, Suspect, Trust
+from kjbod_guard.journal import Journal
+from kjbod_guard.means import Done, Outcome
+from kjbod_guard.observing import Observed
+from kjbod_guard.situation import Situation
+from kjbod_guard.suspects import encode
+from kjbod_guard.voters_asking import EVERY_MS
+from kjbod_host.health.state import Health
 from tests.depth import examples
 from tests.guard.test_deciding import METADATA, PATH, SITE, disk, well
 from tests.guard.test_majority import described

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable
 
-from kjbod_agent.guard.watching import RETURN_PROBES
+from kjbod_guard.watching import RETURN_PROBES
 from tests.guard.conftest import Beside, OneBroker
 
 

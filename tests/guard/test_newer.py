@@ -28,13 +28,13 @@ from kjbod.metadata.records import (
 from kjbod.metadata.snapshot import SnapshotId, decode_checkpoint
 from kjbod.metadata.versions import UNDERSTOOD
 from kjbod.runtime.control_socket import ControlError
-from kjbod_agent.guard.answers import Answers
-from kjbod_agent.guard.following import Following
-from kjbod_agent.guard.journal import Demoted, Evicted
-from kjbod_agent.guard.observing import MIN_ISR, Observed
-from kjbod_agent.guard.suspects import CONFIG
-from kjbod_agent.guard.telling import Telling
-from kjbod_agent.health.state import Cause, Health
+from kjbod_guard.answers import Answers
+from kjbod_guard.following import Following
+from kjbod_guard.journal import Demoted, Evicted
+from kjbod_guard.observing import MIN_ISR, Observed
+from kjbod_guard.suspects import CONFIG
+from kjbod_guard.telling import Telling
+from kjbod_host.health.state import Cause, Health
 from tests.guard.test_acting import PATH
 from tests.guard.test_answers import NOW
 from tests.guard.test_copies import D1, T, placed

@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from kjbod_agent.guard.start_up import read_config
-from kjbod_agent.host_files.file_worker import append_line, holders
-from kjbod_agent.storage.worker import Worker
+from kjbod_guard.start_up import read_config
+from kjbod_host.files.file_worker import append_line, holders
+from kjbod_host.storage.worker import Worker
 from tests.guard.test_bad_input import BROKER
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kjbod_agent.guard import recall
-from kjbod_agent.guard.recall import DamagedError, Memory, Place, Remembered, decode, encode, place_of, taken, why_not
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.host_files.file_worker import leads_to
-from kjbod_agent.storage.api import DirectoryTimeout, LoadedDirectory, MountIdentity, Survey
+from kjbod_guard import recall
+from kjbod_guard.recall import DamagedError, Memory, Place, Remembered, decode, encode, place_of, taken, why_not
+from kjbod_host.files.file_worker import leads_to
+from kjbod_host.health.mounts import Mount
+from kjbod_host.storage.api import DirectoryTimeout, LoadedDirectory, MountIdentity, Survey
 
 PATH, BOOT = "/mnt/d1/kafka", "8564f892-470f-46d5-9c3a-e7ab12150369"
 META = b"version=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\nnode.id=1\ndirectory.id=9bFlIkpYt5HfavHYMD5hzQ\n"

@@ -12,19 +12,19 @@ from typing import Any, cast
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod_agent.guard import recall, recalling
-from kjbod_agent.guard.looking import Looking
-from kjbod_agent.guard.observing import Observed
-from kjbod_agent.guard.recall import NAME, NEVER_READ, Remembered
-from kjbod_agent.guard.recalling import AGAIN_MS, Recalling
-from kjbod_agent.guard.watching import PATIENCE_MS, Watching
-from kjbod_agent.health.evidence import Verdict
-from kjbod_agent.health.monitor import HealthMonitor
-from kjbod_agent.health.mountinfo import MOUNTINFO
-from kjbod_agent.health.state import Cause, Health, HealthSettings
-from kjbod_agent.host_files import file_worker
-from kjbod_agent.storage.api import LoadedDirectory, StorageOptions, Survey
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
+from kjbod_guard import recall, recalling
+from kjbod_guard.looking import Looking
+from kjbod_guard.observing import Observed
+from kjbod_guard.recall import NAME, NEVER_READ, Remembered
+from kjbod_guard.recalling import AGAIN_MS, Recalling
+from kjbod_guard.watching import PATIENCE_MS, Watching
+from kjbod_host.files import file_worker
+from kjbod_host.health.evidence import Verdict
+from kjbod_host.health.monitor import HealthMonitor
+from kjbod_host.health.mountinfo import MOUNTINFO
+from kjbod_host.health.state import Cause, Health, HealthSettings
+from kjbod_host.storage.api import LoadedDirectory, StorageOptions, Survey
+from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
 from tests.agent.conftest import VirtualLoop
 from tests.agent.core.recording import Log
 from tests.agent.health.test_monitor import Sources

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from kjbod.ids import UNASSIGNED, Uuid
-from kjbod_agent.guard import redundancy
-from kjbod_agent.guard.journal import Demoted, Evicted, Journal
-from kjbod_agent.guard.observing import Key, Observed, Placed
-from kjbod_agent.guard.redundancy import Needs
-from kjbod_agent.guard.retries import GIVE_UP_MS, after
+from kjbod_guard import redundancy
+from kjbod_guard.journal import Demoted, Evicted, Journal
+from kjbod_guard.observing import Key, Observed, Placed
+from kjbod_guard.redundancy import Needs
+from kjbod_guard.retries import GIVE_UP_MS, after
 from tests.guard.test_copies import ALL, D1, SHORT, SOLE, T, observed, placed
 
 AT_MS = 1_700_000_000_000

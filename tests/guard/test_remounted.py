@@ -8,8 +8,8 @@ import pytest
 
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.orders import FaultMode
-from kjbod_agent.guard import recall
-from kjbod_agent.guard.recall import Remembered
+from kjbod_guard import recall
+from kjbod_guard.recall import Remembered
 from scripts.rig.cluster import Cluster
 from scripts.rig.processes import Processes
 from tests.agent.core.recording import Log

@@ -9,9 +9,9 @@ import structlog
 from kjbod.clock import SystemClock
 from kjbod.config import load_config
 from kjbod.ids import Uuid
-from kjbod_agent.guard import reporting
-from kjbod_agent.guard.reporting import Reporting
-from kjbod_agent.report_writer import ReportWriter
+from kjbod_guard import reporting
+from kjbod_guard.reporting import Reporting
+from kjbod_host.report_writer import ReportWriter
 
 
 class _Broken(ReportWriter):

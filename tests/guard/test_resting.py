@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from kjbod_agent.guard import watching
-from kjbod_agent.guard.watching import REST_MS, Watching
-from kjbod_agent.health.mounts import Mount
+from kjbod_guard import watching
+from kjbod_guard.watching import REST_MS, Watching
+from kjbod_host.health.mounts import Mount
 from tests.guard.test_acting import SetClock
 
 PATH = "/mnt/d1/kafka"

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
-from kjbod_agent.guard.observing import Key
-from kjbod_agent.guard.retries import (
+from kjbod_guard.observing import Key
+from kjbod_guard.retries import (
     FIRST_MS,
     FORGET_MS,
     GIVE_UP_MS,

@@ -22,13 +22,13 @@ from kjbod.metadata.refusals import refusal
 from kjbod.wire.client import Connection, RequestTimedOut
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import API, ApiKey, RequestBody
-from kjbod_agent.channel import ControllerChannel
-from kjbod_agent.guard import rights
-from kjbod_agent.guard.hand_rights import KEPT_CAPABILITIES
-from kjbod_agent.guard.start_up import read_config
-from kjbod_agent.guard.voice import RIGHTS_AGAIN_MS, RIGHTS_EVERY_MS, ControllerVoice, Rights
 from kjbod_controller_stub.access.authorizer import is_authorized
 from kjbod_controller_stub.access.request_screening import screen
+from kjbod_guard import rights
+from kjbod_guard.hand_rights import KEPT_CAPABILITIES
+from kjbod_guard.start_up import read_config
+from kjbod_guard.voice import RIGHTS_AGAIN_MS, RIGHTS_EVERY_MS, ControllerVoice, Rights
+from kjbod_host.channel import ControllerChannel
 from scripts.rig.processes import Processes, wait_until
 from tests.agent.conftest import VirtualLoop
 from tests.agent.daemon_cluster import Cluster
@@ -111,7 +111,7 @@ def test_a_disk_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest
 GIVE_UP = """
 import subprocess, sys
 sys.path[:] = {path!r}
-from kjbod_agent.guard import rights
+from kjbod_guard import rights
 rights.give_up({user})
 print(open("/proc/self/status").read())
 print(subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True).stdout)

@@ -24,8 +24,8 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsRequestResource,
     UnregisterBrokerRequest,
 )
-from kjbod_agent.guard import suspects
-from kjbod_agent.guard.settling import UNSEEN_MS
+from kjbod_guard import suspects
+from kjbod_guard.settling import UNSEEN_MS
 from scripts.rig.cluster import Cluster, ask, directory_id, wait_until_serving
 from scripts.rig.cluster_watch import ClusterWatch
 from scripts.rig.kafka import KafkaKit, render_properties

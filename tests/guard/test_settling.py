@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod_agent.guard.journal import Demoted, Evicted
-from kjbod_agent.guard.observing import Observed, Placed
-from kjbod_agent.guard.settling import UNSEEN_MS, Settling, Shown, demotion_shown, eviction_shown
+from kjbod_guard.journal import Demoted, Evicted
+from kjbod_guard.observing import Observed, Placed
+from kjbod_guard.settling import UNSEEN_MS, Settling, Shown, demotion_shown, eviction_shown
 
 D1, KEY, GAP_MS = Uuid.of(5, 1), (Uuid.of(7, 1), 0), 3_000
 EVICTED = Evicted(str(D1), "t", (2, 1, 3), 0)

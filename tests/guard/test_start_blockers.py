@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from kjbod.clock import SystemClock
-from kjbod_agent.guard.checking import start_blockers
-from kjbod_agent.storage.api import LoadedDirectory, Replica, StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
-from kjbod_agent.storage.worker import LINK
+from kjbod_guard.checking import start_blockers
+from kjbod_host.storage.api import LoadedDirectory, Replica, StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.storage.worker import LINK
 
 NAMES = [
     "lost+found",

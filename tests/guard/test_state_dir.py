@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod_agent.guard.acts import _Scribe
-from kjbod_agent.guard.journal import NAME, Evicted, Journal, decode, encode
-from kjbod_agent.host_files.file_process import FileProcess
+from kjbod_guard.acts import _Scribe
+from kjbod_guard.journal import NAME, Evicted, Journal, decode, encode
+from kjbod_host.files.file_process import FileProcess
 from scripts.rig.processes import Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 from tests.guard.conftest import Beside

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
-from kjbod_agent.guard import broker_steps, directory_steps, journal
-from kjbod_agent.guard.broker_steps import State as BrokerState
-from kjbod_agent.guard.budget import EVICT_WITHIN_MS
-from kjbod_agent.guard.directory_steps import ANSWERED, ATTEMPTS_MAX, OVER_MS, REPORTS_MAX, Facts, Standing, State
-from kjbod_agent.guard.effects import (
+from kjbod_guard import broker_steps, directory_steps, journal
+from kjbod_guard.broker_steps import State as BrokerState
+from kjbod_guard.budget import EVICT_WITHIN_MS
+from kjbod_guard.directory_steps import ANSWERED, ATTEMPTS_MAX, OVER_MS, REPORTS_MAX, Facts, Standing, State
+from kjbod_guard.effects import (
     Cut,
     Destroy,
     Effect,
@@ -26,8 +26,8 @@ from kjbod_agent.guard.effects import (
     Unmask,
     Unreset,
 )
-from kjbod_agent.guard.ladder import NOTHING, KafkaView, Step, Would
-from kjbod_agent.guard.means import Done, Outcome
+from kjbod_guard.ladder import NOTHING, KafkaView, Step, Would
+from kjbod_guard.means import Done, Outcome
 from tests.depth import examples
 
 PATH, ID = "/mnt/d1", str(Uuid.of(5, 1))

@@ -7,14 +7,14 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.ids import Uuid
-from kjbod_agent.guard import stray_listing
-from kjbod_agent.guard.answers import Answers
-from kjbod_agent.guard.observing import Observed, Placed
-from kjbod_agent.guard.stray_listing import StrayListing
-from kjbod_agent.guard.watching import Monitor, Watching
-from kjbod_agent.health.state import DirectoryHealth, Health
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_guard import stray_listing
+from kjbod_guard.answers import Answers
+from kjbod_guard.observing import Observed, Placed
+from kjbod_guard.stray_listing import StrayListing
+from kjbod_guard.watching import Monitor, Watching
+from kjbod_host.health.state import DirectoryHealth, Health
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
 from tests.agent.core.recording import Log
 
 TOPIC = Uuid.of(3, 1)

@@ -3,10 +3,10 @@
 import pytest
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
-from kjbod_agent.guard.observing import Observed, Placed
-from kjbod_agent.guard.stray_rules import DELETED, EVICTED, SET_ASIDE, strays
-from kjbod_agent.replicas.strays import NO_TOPIC, NOT_HERE
-from kjbod_agent.storage.api import Replica, ReplicaSuffix
+from kjbod_guard.observing import Observed, Placed
+from kjbod_guard.stray_rules import DELETED, EVICTED, SET_ASIDE, strays
+from kjbod_host.storage.api import Replica, ReplicaSuffix
+from kjbod_host.strays import NO_TOPIC, NOT_HERE
 
 HERE, THERE, UNKNOWN = Uuid.of(5, 1), Uuid.of(5, 2), Uuid.of(5, 3)
 PATHS = {HERE: "/mnt/d1", THERE: "/mnt/d2"}

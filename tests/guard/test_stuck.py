@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kjbod_agent.guard.means import Thread
-from kjbod_agent.guard.stuck import (
+from kjbod_guard.means import Thread
+from kjbod_guard.stuck import (
     NONE_WAITING,
     STUCK_MS,
     Sample,

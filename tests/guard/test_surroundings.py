@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from kjbod_agent.guard.surroundings import is_system, levels, why_shared
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.storage.api import Survey
+from kjbod_guard.surroundings import is_system, levels, why_shared
+from kjbod_host.health.mounts import Mount
+from kjbod_host.storage.api import Survey
 
 ROOT = Mount(1, 0, "8:1", "/", "/", "ext4", "/dev/sda1", frozenset())
 DISK = Mount(2, 1, "8:17", "/", "/mnt/d1", "ext4", "/dev/sdb1", frozenset())

@@ -1,6 +1,6 @@
 """Several guards at once, in correlated trouble: real cores on one controller's log (:mod:`tests.guard.universe`).
 
-Each story runs twice by one seed, with guards and without. The invariants of :mod:`kjbod_agent.guard.core` are checked
+Each story runs twice by one seed, with guards and without. The invariants of :mod:`kjbod_guard.core` are checked
 at each act; at the end everything answers again, and every partition that Kafka alone serves then is served with
 guards.
 """

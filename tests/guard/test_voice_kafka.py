@@ -10,11 +10,11 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.ids import Uuid
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
-from kjbod_agent.channel import ControllerChannel
-from kjbod_agent.guard.ladder import KafkaView
-from kjbod_agent.guard.means import Outcome
-from kjbod_agent.guard.observing import Key, Observed
-from kjbod_agent.guard.voice import ControllerVoice
+from kjbod_guard.ladder import KafkaView
+from kjbod_guard.means import Outcome
+from kjbod_guard.observing import Key, Observed
+from kjbod_guard.voice import ControllerVoice
+from kjbod_host.channel import ControllerChannel
 from scripts.rig.cluster import Cluster, directory_id, wait_until_serving
 from scripts.rig.kafka import KafkaKit
 from scripts.rig.processes import Processes

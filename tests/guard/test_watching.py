@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kjbod.errors import StorageError
-from kjbod_agent.guard.watching import RETURN_PROBES, Monitor, Watching
-from kjbod_agent.health.state import DirectoryHealth, Health
-from kjbod_agent.reporter import Log
-from kjbod_agent.storage.api import LoadedDirectory, StorageAgent
+from kjbod_guard.watching import RETURN_PROBES, Monitor, Watching
+from kjbod_host.health.state import DirectoryHealth, Health
+from kjbod_host.reporter import Log
+from kjbod_host.storage.api import LoadedDirectory, StorageAgent
 
 PATH = "/mnt/d1"
 META = b"version=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\nnode.id=1\ndirectory.id=9bFlIkpYt5HfavHYMD5hzQ\n"

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from kjbod_agent.condition import Level
-from kjbod_agent.guard.broker_steps import Standing as Broker
-from kjbod_agent.guard.broker_steps import State, lost
-from kjbod_agent.guard.condition import condition
-from kjbod_agent.guard.ladder import NOTICED, KafkaView, Step, Would
-from kjbod_agent.guard.observing import Held
-from kjbod_agent.guard.words import happened, held_there, line
-from kjbod_agent.health.evidence import Evidence, Verdict
-from kjbod_agent.health.state import Cause, Health
+from kjbod_guard.broker_steps import Standing as Broker
+from kjbod_guard.broker_steps import State, lost
+from kjbod_guard.condition import condition
+from kjbod_guard.ladder import NOTICED, KafkaView, Step, Would
+from kjbod_guard.observing import Held
+from kjbod_guard.words import happened, held_there, line
+from kjbod_host.condition import Level
+from kjbod_host.health.evidence import Evidence, Verdict
+from kjbod_host.health.state import Cause, Health
 
 CUT = Would(Step.CUT, "its ext4 carries nothing but this broker's log directories")
 

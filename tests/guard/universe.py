@@ -1,7 +1,7 @@
 """Guards, brokers and a controller in one process, on a seeded loop with virtual time.
 
-Real: the guards' cores with their shells (:class:`~kjbod_agent.guard.acting.Acting`), what they know of the metadata
-(:class:`~kjbod_agent.guard.observing.Observed`), their journals, and the controller, which answers as shipped Kafka
+Real: the guards' cores with their shells (:class:`~kjbod_guard.acting.Acting`), what they know of the metadata
+(:class:`~kjbod_guard.observing.Observed`), their journals, and the controller, which answers as shipped Kafka
 does. Modelled: disks with a page cache, and of a broker its logs, its fetchers, and the handler of a failed directory.
 
 The model of a broker, as measured on Kafka 4.3.1: appends to a hung disk go into the page cache for
@@ -35,17 +35,17 @@ from kjbod.wire.messages import (
     RequestBody,
     ResponseT,
 )
-from kjbod_agent.guard import journal as journals
-from kjbod_agent.guard.acting import Acting
-from kjbod_agent.guard.core import GuardCore
-from kjbod_agent.guard.directory_steps import ANSWERED
-from kjbod_agent.guard.journal import Journal
-from kjbod_agent.guard.means import Done, Name, Outcome
-from kjbod_agent.guard.observing import Observed
-from kjbod_agent.guard.situation import Disk, Site, Situation
-from kjbod_agent.guard.suspects import CONFIG
-from kjbod_agent.health.state import Cause, Health
 from kjbod_controller_stub.rules import KAFKA
+from kjbod_guard import journal as journals
+from kjbod_guard.acting import Acting
+from kjbod_guard.core import GuardCore
+from kjbod_guard.directory_steps import ANSWERED
+from kjbod_guard.journal import Journal
+from kjbod_guard.means import Done, Name, Outcome
+from kjbod_guard.observing import Observed
+from kjbod_guard.situation import Disk, Site, Situation
+from kjbod_guard.suspects import CONFIG
+from kjbod_host.health.state import Cause, Health
 from tests.agent.conftest import VirtualLoop
 from tests.controller.world import World, directory
 

@@ -10,7 +10,7 @@ from tests.pages.markdown import ROOT, Page, files, pages, slug_of
 
 README_BYTES_MAX = 9_000
 PICTURE_BYTES_MAX = 100_000
-INSTALLED = ("kjbod/", "agent/kjbod_agent/", "controller_stub/kjbod_controller_stub/", "systemd/")
+INSTALLED = ("kjbod/", "agent/", "controller_stub/kjbod_controller_stub/", "systemd/")
 PAGES = pages()
 FILES = files()
 FOLDERS = frozenset(str(parent) for name in FILES for parent in Path(name).parents)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from kjbod.cli.error_lines import report_bug
+from kjbod.error_lines import report_bug
 from kjbod.runtime.logging import LineWriter, configure_logging, write_plain
 from kjbod.runtime.room import NoRoomError, no_room, require_room
 

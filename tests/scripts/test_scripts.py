@@ -205,7 +205,13 @@ def test_what_is_installed_has_what_breaks_disks_and_neither_rig_nor_test(tmp_pa
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.startswith("kjbod-")}
-    assert {name.partition("/")[0] for name in names} == {"kjbod", "kjbod_agent", "kjbod_controller_stub"}
+    assert {name.partition("/")[0] for name in names} == {
+        "kjbod",
+        "kjbod_agent",
+        "kjbod_controller_stub",
+        "kjbod_guard",
+        "kjbod_host",
+    }
     assert {f"kjbod/faults/{name}.py" for name in ("cli", "watchdog", "fuseserver")} <= names
     assert not [name for name in names if "rig" in name.split("/") or "test" in name]
 

@@ -13,10 +13,10 @@ from kjbod.cli import main as cli
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import format_command, trouble_with
-from kjbod_agent.directories.start_up_rules import examine
-from kjbod_agent.guard.binding import heads
-from kjbod_agent.storage.api import LoadedDirectory, MountIdentity
 from kjbod_controller_stub.log.controller_directory import open_directory
+from kjbod_guard.binding import heads
+from kjbod_host.directories.start_up_rules import examine
+from kjbod_host.storage.api import LoadedDirectory, MountIdentity
 from tests.storage_tool.rig import CLUSTER_ID, MakeNode, Node
 
 ID = Uuid.of(5, 5)

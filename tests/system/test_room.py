@@ -62,8 +62,8 @@ def test_a_start_without_room_is_one_line_that_says_what_to_raise(
 RESPAWN = """
     import asyncio, os, resource, signal, sys
     from kjbod.clock import SystemClock
-    from kjbod_agent.storage.api import StorageOptions, WorkerUnavailable
-    from kjbod_agent.storage.posix import PosixStorageAgent
+    from kjbod_host.storage.api import StorageOptions, WorkerUnavailable
+    from kjbod_host.storage.posix import PosixStorageAgent
 
     async def until(condition):
         async with asyncio.timeout(60):

@@ -1,6 +1,6 @@
 """The end after a disk failure, with everything in its way: nothing that is stuck, silent or full keeps the agent.
 
-The bound is :data:`kjbod_agent.ending.HALT_TIMEOUT_MS` from the decision on; the tests wait far longer, because a test
+The bound is :data:`kjbod_host.ending.HALT_TIMEOUT_MS` from the decision on; the tests wait far longer, because a test
 machine may be busy.
 """
 
@@ -22,7 +22,7 @@ import pytest
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod_agent.storage import leftovers
+from kjbod_host.storage import leftovers
 from scripts.rig.preloaded import Started
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster, wait_assigned
@@ -403,7 +403,7 @@ def test_sigterm_ends_a_start_that_waits_for_a_stuck_disk(
 # -------------------------------------------------------------------------------------------- mistakes of our own
 
 BUG = """
-from kjbod_agent.report_writer import ReportWriter
+from kjbod_host.report_writer import ReportWriter
 async def close(self, timeout_ms=0):
     raise RuntimeError("a bug at the end")
 ReportWriter.close = close

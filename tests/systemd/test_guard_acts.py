@@ -8,8 +8,8 @@ import pytest
 
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.orders import FaultMode
-from kjbod_agent.guard.checking import capabilities
-from kjbod_agent.guard.hand_rights import KEPT_CAPABILITIES, OOM_SCORE_ADJUST
+from kjbod_guard.checking import capabilities
+from kjbod_guard.hand_rights import KEPT_CAPABILITIES, OOM_SCORE_ADJUST
 from scripts.rig.kafka import SERVER, KafkaKit
 from scripts.rig.processes import WaitTimeoutError, free_port, wait_until
 from tests.pages.markdown import ROOT, shown
@@ -186,9 +186,9 @@ def test_a_unit_of_a_broker_passes_the_gate_beside_a_disk_that_hangs_and_nothing
 DRIVER = """
 import asyncio, sys
 from kjbod.clock import SystemClock
-from kjbod_agent.guard import hand_broker, rights
-from kjbod_agent.guard.hand_link import Facts, HandLink, start_hand
-from kjbod_agent.guard.means import Done
+from kjbod_guard import hand_broker, rights
+from kjbod_guard.hand_link import Facts, HandLink, start_hand
+from kjbod_guard.means import Done
 
 async def main():
     pid, port = int(sys.argv[1]), int(sys.argv[2])

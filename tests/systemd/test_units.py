@@ -13,7 +13,7 @@ import pytest
 
 from kjbod.faults.disks import RealDisk
 from kjbod_agent.daemon import CONTROLLED_SHUTDOWN_TIMEOUT_MS
-from kjbod_agent.ending import END_TIMEOUT_MS
+from kjbod_host.ending import END_TIMEOUT_MS
 from scripts.rig.processes import wait_until
 from scripts.rig.rig_error import RigError
 from scripts.rig.systemd import require_systemd

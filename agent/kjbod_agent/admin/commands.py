@@ -27,13 +27,14 @@ from kjbod.usage import Usage
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent import lifecycle as life
 from kjbod_agent.admin.view import UNKNOWN, DirectoryView, LogDirectory, ReplicaView, Wants
-from kjbod_agent.condition import Condition, Contact, fenced
+from kjbod_agent.condition import Contact, fenced
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.history import History
 from kjbod_agent.moves.machine import NoRoom, Room, lack_of_room
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
-from kjbod_agent.storage.api import DirectoryAgent
+from kjbod_host.condition import Condition
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import DirectoryAgent
 
 T = TypeVar("T")
 
@@ -218,7 +219,7 @@ class CommandParts:
         broker: with its placement.
         mover: moves between directories.
         view: what the directories hold and how they are.
-        causes: why each directory is in its state, a word of :class:`~kjbod_agent.health.state.Cause`, by path.
+        causes: why each directory is in its state, a word of :class:`~kjbod_host.health.state.Cause`, by path.
         log_dirs: the entries of ``log.dirs`` at this moment, in their order.
         add_directory: brings a directory in; gives one line that says what was done or what it waits for.
         companion: how the other half of a combined node is; None: there is none.

@@ -42,7 +42,7 @@ from kjbod.wire.messages import (
     ResponseBody,
 )
 from kjbod.wire.principals import ForwardedPrincipal, encode_host, encode_principal
-from kjbod_agent.channel import ControllerChannel
+from kjbod_host.channel import ControllerChannel
 
 TIMEOUT_MAX_MS: Final = 30_000
 """Kafka's default of ``request.timeout.ms``."""

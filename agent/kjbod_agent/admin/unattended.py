@@ -24,12 +24,12 @@ from kjbod.config import Config
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.directories.known_directories import KnownDirectories
-from kjbod_agent.directories.start_up_rules import KnownDirectory
 from kjbod_agent.replicas.inventory import NAME_BYTES_MAX
 from kjbod_agent.replicas.stray_memory import Notes, StrayMemory
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, Replica, StorageAgent, StorageOptions
-from kjbod_agent.storage.registry import create
+from kjbod_host.directories.known_directories import KnownDirectories
+from kjbod_host.directories.start_up_rules import KnownDirectory
+from kjbod_host.storage.api import DirectoryAgent, DirectoryError, Replica, StorageAgent, StorageOptions
+from kjbod_host.storage.registry import create
 
 T = TypeVar("T")
 

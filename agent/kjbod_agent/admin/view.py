@@ -20,15 +20,16 @@ from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.condition import ONLINE, DirectoryStates
-from kjbod_agent.directories.start_up import Opened
-from kjbod_agent.directories.start_up_rules import Memory
+from kjbod_agent.condition import DirectoryStates
 from kjbod_agent.failures import Failures
-from kjbod_agent.health.evidence import device_text
-from kjbod_agent.health.watched import DirectoryStatus
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, WorkerUnavailable
+from kjbod_host.condition import ONLINE
+from kjbod_host.directories.start_up import Opened
+from kjbod_host.directories.start_up_rules import Memory
+from kjbod_host.health.evidence import device_text
+from kjbod_host.health.watched import DirectoryStatus
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, WorkerUnavailable
 
 MEASURE_TIMEOUT_MS: Final = 3_000
 """How long an answer waits for sizes and offsets."""
@@ -118,7 +119,7 @@ class DirectoryView:
         directory_id: None where nobody knows.
         online: whether it takes replicas.
         error: one line that says why it is offline; None when it is online.
-        verdict: a word of :class:`~kjbod_agent.health.verdict.Health`, ``unreadable`` (since the start) or ``loading``.
+        verdict: a word of :class:`~kjbod_host.health.verdict.Health`, ``unreadable`` (since the start) or ``loading``.
         since_ms: wall clock, milliseconds since the epoch: when it came into that state; None when unknown.
         cordoned: whether the cluster places no new replicas here (KIP-1066).
         device: kernel names and number, ``"sdb1 8:17"``; empty when unknown.
@@ -202,7 +203,7 @@ class ViewedBroker(Protocol):
 
 
 class ViewedMonitor(Protocol):
-    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that the views use."""
+    """The part of :class:`kjbod_host.health.monitor.HealthMonitor` that the views use."""
 
     def status(self) -> tuple[DirectoryStatus, ...]: ...
 

@@ -1,1 +1,1 @@
-"""Log directories: what they may be, how they are opened, loaded, added and left."""
+"""Log directories of the broker role: loaded, added and left."""

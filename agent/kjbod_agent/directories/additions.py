@@ -36,7 +36,7 @@ from kjbod.ids import Uuid
 from kjbod.permissions import DENIED, explain
 from kjbod.quick_dataclass import dataclass
 from kjbod_agent.directories.loading import read_replicas
-from kjbod_agent.directories.start_up import (
+from kjbod_host.directories.start_up import (
     LOAD_TIMEOUT_MS,
     LOCK_TIMEOUT_MS,
     Opened,
@@ -45,9 +45,9 @@ from kjbod_agent.directories.start_up import (
     prepare,
     remember,
 )
-from kjbod_agent.directories.start_up_rules import Addition, Directory, StartUpError, Unreadable, examine_addition
-from kjbod_agent.reporter import Log
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, LoadedDirectory, Replica, StorageAgent
+from kjbod_host.directories.start_up_rules import Addition, Directory, StartUpError, Unreadable, examine_addition
+from kjbod_host.reporter import Log
+from kjbod_host.storage.api import DirectoryAgent, DirectoryError, LoadedDirectory, Replica, StorageAgent
 
 PROBE_TIMEOUT_MS: Final = 10_000
 ANSWER_TIMEOUT_MS: Final = 10_000
@@ -96,7 +96,7 @@ class AdditionsOwner(Protocol):
 
 
 class Watcher(Protocol):
-    """The part of :class:`kjbod_agent.health.monitor.HealthMonitor` that additions use."""
+    """The part of :class:`kjbod_host.health.monitor.HealthMonitor` that additions use."""
 
     def add(self, agent: DirectoryAgent, loaded: LoadedDirectory, directory_id: str) -> None: ...
 

@@ -16,8 +16,8 @@ from typing import Final
 
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.start_up_rules import Directory
-from kjbod_agent.storage.api import DirectoryAgent
+from kjbod_host.directories.start_up_rules import Directory
+from kjbod_host.storage.api import DirectoryAgent
 
 LOOK_MS: Final = 2_000
 """Between two looks for directories that were not looked at yet."""

@@ -15,10 +15,10 @@ from typing import Final, Protocol
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
-from kjbod_agent.directories.start_up import LOAD_TIMEOUT_MS, Opened, prepare
-from kjbod_agent.directories.start_up_rules import Directory, StartUpError
-from kjbod_agent.reporter import Log
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
+from kjbod_host.directories.start_up import LOAD_TIMEOUT_MS, Opened, prepare
+from kjbod_host.directories.start_up_rules import Directory, StartUpError
+from kjbod_host.reporter import Log
+from kjbod_host.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
 
 ATTEMPTS: Final = 3
 """Errors of the disk after which a directory that cannot be loaded has failed."""
@@ -50,7 +50,7 @@ class LoadingOwner(Protocol):
 
 
 class Loading:
-    """Loads the directories that :func:`~kjbod_agent.directories.start_up.open_directories` opened.
+    """Loads the directories that :func:`~kjbod_host.directories.start_up.open_directories` opened.
 
     Args:
         opened: the directories.

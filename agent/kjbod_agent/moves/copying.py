@@ -38,7 +38,7 @@ from typing import Final, Literal, TypeVar
 
 from kjbod.errors import StorageError
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.storage.api import (
+from kjbod_host.storage.api import (
     Batches,
     CopyBuffer,
     DirectoryAgent,
@@ -48,9 +48,9 @@ from kjbod_agent.storage.api import (
     StorageAgent,
     WorkerUnavailable,
 )
-from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES, RECOVERY_POINT
-from kjbod_agent.storage.segments import segment_base
-from kjbod_agent.storage.worker import parse_replica
+from kjbod_host.storage.checkpoints import CHECKPOINT_FILES, RECOVERY_POINT
+from kjbod_host.storage.segments import segment_base
+from kjbod_host.storage.worker import parse_replica
 
 Side = Literal["source", "destination"]
 Result = TypeVar("Result")

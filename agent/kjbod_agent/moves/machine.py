@@ -64,8 +64,8 @@ from typing import Final, NamedTuple
 from kjbod.ids import Uuid
 from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.inventory import NAME_BYTES_MAX
+from kjbod_host.partitions import TopicIdPartition
 
 
 class State(enum.StrEnum):

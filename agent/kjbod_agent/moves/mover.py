@@ -44,13 +44,13 @@ from kjbod_agent.moves.copying import (
     new_buffer,
 )
 from kjbod_agent.moves.machine import Effect, Event, Future, MoveView, Situation, State
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.deletions import DepartingReplica
 from kjbod_agent.replicas.directory_work import rename_once
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Wanted
-from kjbod_agent.reporter import Log
-from kjbod_agent.storage.api import (
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.reporter import Log
+from kjbod_host.storage.api import (
     CopyBuffer,
     DirectoryAgent,
     DirectoryError,
@@ -58,7 +58,7 @@ from kjbod_agent.storage.api import (
     StorageAgent,
     WorkerUnavailable,
 )
-from kjbod_agent.storage.meaning import Meaning, asks_probe, in_work, remedy
+from kjbod_host.storage.meaning import Meaning, asks_probe, in_work, remedy
 
 __all__ = ["MoveOwner", "MoveView", "Mover"]
 

@@ -15,7 +15,7 @@ name. Where it fails the name is taken again: nothing is made under it in anothe
 
 A rename or a removal that ends with an error is never forgotten: the directory is listed as a stray under its present
 name, with the error and what to do. The agent tries again after :data:`REFUSED_AGAIN_MS`, after :data:`AGAIN_MS` where
-there was no answer. The table of :mod:`kjbod_agent.storage.meaning` says whether the error is the disk's.
+there was no answer. The table of :mod:`kjbod_host.storage.meaning` says whether the error is the disk's.
 
 Lines of the checkpoint files go with the name, as in Kafka, which writes those of current replicas only: a topic that
 is created again must not begin at the old one's log start. Many are dropped with one rewrite of the files.
@@ -37,11 +37,11 @@ from kjbod_agent.replicas.directory_work import DirectoryWork, rename_once
 from kjbod_agent.replicas.inventory import Inventory, delete_name, stray_name
 from kjbod_agent.replicas.stray_memory import Note
 from kjbod_agent.replicas.strays import COPY_EMPTY, COPY_OFFLINE, LEFT_BY_MOVE, LONGER, SUPERSEDED, WRONG_NAME, Stray
-from kjbod_agent.reporter import Log
-from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
-from kjbod_agent.storage.checkpoints import CHECKPOINT_FILES
-from kjbod_agent.storage.meaning import asks_probe, remedy
-from kjbod_agent.storage.worker import parse_replica
+from kjbod_host.reporter import Log
+from kjbod_host.storage.api import DirectoryError, DirectoryTimeout, WorkerUnavailable
+from kjbod_host.storage.checkpoints import CHECKPOINT_FILES
+from kjbod_host.storage.meaning import asks_probe, remedy
+from kjbod_host.storage.worker import parse_replica
 
 WORK_TIMEOUT_MS: Final = 30_000
 AGAIN_MS: Final = 60_000

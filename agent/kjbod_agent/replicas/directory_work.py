@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, WorkerUnavailable
+from kjbod_host.storage.api import DirectoryAgent, DirectoryError, WorkerUnavailable
 
 Job = Callable[[], Awaitable[None]]
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import BROKER, Change, MetadataImage, PartitionChange, PartitionRegistration, TopicDeleted
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
 MOVE_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"

@@ -11,11 +11,11 @@ from typing import Final
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Chooser
 from kjbod_agent.replicas.strays import NO_TOPIC_ID, SUPERSEDED, WRONG_NAME
 from kjbod_agent.replicas.table import Action, Assigned, Found, Hidden, Rule, look_up
-from kjbod_agent.storage.api import Replica, ReplicaSuffix
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import Replica, ReplicaSuffix
 
 NAME_BYTES_MAX: Final = 255
 PREFERRED_MAX: Final = 10_000

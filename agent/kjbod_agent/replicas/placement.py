@@ -32,7 +32,6 @@ from kjbod.clock import Clock, SystemClock
 from kjbod.ids import Uuid, is_reserved
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage, TopicDeleted
 from kjbod.quick_dataclass import dataclass
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Site
 from kjbod_agent.replicas.deletions import Deletions, DepartingReplica, StrayError, Successor
 from kjbod_agent.replicas.directory_work import DirectoryWork, Job
@@ -45,19 +44,19 @@ from kjbod_agent.replicas.strays import (
     MAY_BE_NEEDED,
     NO_LONGER_THERE,
     NO_PARTITION,
-    NO_TOPIC,
     NO_TOPIC_ID,
-    NOT_HERE,
     NOT_PROVEN_DELETED,
     Stray,
     is_deletion_proven,
     is_stray_kraft,
 )
 from kjbod_agent.replicas.table import Action
-from kjbod_agent.reporter import Log
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
-from kjbod_agent.storage.meaning import Meaning, asks_probe, in_work, remedy
-from kjbod_agent.storage.worker import UNFINISHED, parse_replica
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.reporter import Log
+from kjbod_host.storage.api import DirectoryAgent, DirectoryError, DirectoryTimeout, Replica, WorkerUnavailable
+from kjbod_host.storage.meaning import Meaning, asks_probe, in_work, remedy
+from kjbod_host.storage.worker import UNFINISHED, parse_replica
+from kjbod_host.strays import NO_TOPIC, NOT_HERE
 
 __all__ = ["DirectoryWork", "Job", "Placement", "PlacementOwner", "Progress", "StrayError", "delete_name"]
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from kjbod.documents import int_of, parse_document, text_of
 from kjbod.files import make_directories, read_file, write_atomically
 from kjbod.ids import Uuid
-from kjbod_agent.host_files.file_worker import FILE_BYTES_MAX
+from kjbod_host.files.file_worker import FILE_BYTES_MAX
 
 STRAYS_NAME: Final = "strays.json"
 

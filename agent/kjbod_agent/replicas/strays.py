@@ -21,14 +21,13 @@ from typing import Final
 
 from kjbod.ids import ZERO, Uuid
 from kjbod.quick_dataclass import dataclass
+from kjbod_host.strays import NO_TOPIC, NOT_HERE
 
 LEADER_DURING_DELETE: Final = -2
 """``LeaderAndIsr.LeaderDuringDelete``: in an UpdateMetadata request the partition is deleted."""
 
 NO_TOPIC_ID: Final = "it has no topic id (partition.metadata is missing or unreadable)"
-NO_TOPIC: Final = "its topic is not in the metadata"
 NO_PARTITION: Final = "its topic has no such partition"
-NOT_HERE: Final = "the metadata place no replica of it on this broker"
 WRONG_NAME: Final = "its topic id is that of a topic of another name"
 FOUND_AT_START: Final = "found as a stray at the start"
 SUPERSEDED: Final = "superseded copy"

@@ -19,7 +19,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from kjbod import __version__
-from kjbod.cli.output import safe
 from kjbod.fleet.command import EXIT_OK, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.gen import ledger as books
@@ -27,6 +26,7 @@ from kjbod.fleet.gen.lines import HourWriter
 from kjbod.fleet.gen.plan import HOUR_MS, MODELS, Host, Order, Run, host_plan, hours_of, stories
 from kjbod.fleet.report_names import base_name, partition_path
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_KIND
+from kjbod.output import safe
 from kjbod.quick_dataclass import dataclass
 
 LEVEL = 6

@@ -11,7 +11,6 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from kjbod.cli.output import plural, safe, table
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.imports import alibaba, backblaze
@@ -23,6 +22,7 @@ from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import Lake, open_lake
 from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from kjbod.fleet.tables import IMPORTED_DRIVE_DAY, IMPORTED_TICKET
+from kjbod.output import plural, safe, table
 from kjbod.quick_dataclass import dataclass
 
 BAD_SHARE_MAX = 0.01

@@ -12,10 +12,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kjbod.cli.output import plural, safe
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.imports.formats import header, unnamed
 from kjbod.fleet.imports.zips import ZIP_BYTES_MAX, zip_lines
+from kjbod.output import plural, safe
 from kjbod.quick_dataclass import dataclass
 
 HEADERS_AT_ONCE = 8

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kjbod.cli.output import complain, plural, safe
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.session import LARGE_INPUT_BYTES
+from kjbod.output import complain, plural, safe
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

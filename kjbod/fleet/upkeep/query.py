@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kjbod.cli.output import safe, table
 from kjbod.fleet.command import java_errors, spark_reason
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.lake import Lake
@@ -20,6 +19,7 @@ from kjbod.fleet.tables import GOLD, SILVER, TABLES, Table
 from kjbod.fleet.upkeep.account import is_verified
 from kjbod.fleet.upkeep.query_check import check_plan
 from kjbod.fleet.upkeep.query_text import check_text
+from kjbod.output import safe, table
 from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:

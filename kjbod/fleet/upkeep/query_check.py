@@ -8,8 +8,8 @@ parser makes, before anything is looked up or run; words alone would not tell a 
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kjbod.cli.output import safe
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.output import safe
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,9 @@ rest: which tables and functions there are, and who may read them.
 import re
 from collections.abc import Sequence
 
-from kjbod.cli.output import safe
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.upkeep.query_check import CALLS_JAVA, TABLE_FUNCTIONS
+from kjbod.output import safe
 from kjbod.quick_dataclass import dataclass
 
 _TOKEN = re.compile(

@@ -10,7 +10,6 @@ import datetime
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kjbod.cli.output import plural
 from kjbod.fleet.ingest.deletion import files_before, held
 from kjbod.fleet.ingest.inbox import Inbox
 from kjbod.fleet.lake.lake import Lake
@@ -19,6 +18,7 @@ from kjbod.fleet.schema import EVENTS, SAMPLES
 from kjbod.fleet.session import needs_java
 from kjbod.fleet.tables import SILVER_EVENTS, SILVER_SAMPLES
 from kjbod.fleet.upkeep.account import is_verified, silver_from
+from kjbod.output import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

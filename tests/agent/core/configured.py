@@ -31,12 +31,12 @@ from kjbod.wire.server import Handler
 from kjbod_agent import daemon
 from kjbod_agent.admin import listener
 from kjbod_agent.admin.listener import Listeners, Parts, listener_problems
-from kjbod_agent.directories.start_up import open_directories
-from kjbod_agent.directories.start_up_rules import Memory
-from kjbod_agent.health.monitor import HealthMonitor
-from kjbod_agent.reporter import Reporter, Sender
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.directories.start_up import open_directories
+from kjbod_host.directories.start_up_rules import Memory
+from kjbod_host.health.monitor import HealthMonitor
+from kjbod_host.reporter import Reporter, Sender
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
 from tests.agent.core.opened import Unsaved
 from tests.agent.core.recording import Log
 from tests.agent.core.test_broker import Controller, FakeConnection

@@ -29,7 +29,7 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsResponsePartition,
     AssignReplicasToDirsResponseTopic,
 )
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 from tests.metadata.replicas import replicas_of
 
 US = 1

@@ -12,16 +12,16 @@ from typing import Any
 from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.image import MetadataImage, changes_between
 from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
-from kjbod_agent.health.state import DirectoryHealth
 from kjbod_agent.moves.machine import Room, State
 from kjbod_agent.moves.mover import Mover, MoveView
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.replicas.inventory import Inventory, Wanted
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.storage.api import DirectoryError, StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
-from kjbod_agent.storage.worker import parse_replica, topic_id_of
+from kjbod_host.health.state import DirectoryHealth
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import DirectoryError, StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.storage.worker import parse_replica, topic_id_of
 from tests.agent.core.recording import Log
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]

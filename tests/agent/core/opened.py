@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from kjbod.config import Config
 from kjbod.config.load import parse_config
 from kjbod.ids import Uuid
-from kjbod_agent.directories.start_up import Opened, Remembering, open_directories
-from kjbod_agent.directories.start_up_rules import Memory
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.directories.start_up import Opened, Remembering, open_directories
+from kjbod_host.directories.start_up_rules import Memory
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
 from tests.agent.core.recording import Log
 
 T = TypeVar("T")

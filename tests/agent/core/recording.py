@@ -10,7 +10,7 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsResponsePartition,
     AssignReplicasToDirsResponseTopic,
 )
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 
 
 class Log:

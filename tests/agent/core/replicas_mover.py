@@ -8,8 +8,8 @@ from kjbod.ids import Uuid
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.moves import machine as moves
 from kjbod_agent.moves.machine import Effect, Event, State
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.inventory import Wanted
+from kjbod_host.partitions import TopicIdPartition
 
 if TYPE_CHECKING:
     from tests.agent.core.replicas_world import Agent, Disk

@@ -16,11 +16,11 @@ from kjbod.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDir
 from kjbod_agent import failures as failing
 from kjbod_agent.assignments import Assignments
 from kjbod_agent.moves.machine import State
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting, Update
 from kjbod_agent.replicas.inventory import Decision, Inventory, Wanted, delete_name, stray_name
 from kjbod_agent.replicas.table import Action
-from kjbod_agent.storage.worker import parse_replica
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.worker import parse_replica
 from tests.agent.core.model_controller import NO_LEADER, US, Controller, identity
 from tests.agent.core.replicas_mover import Mover
 

@@ -13,7 +13,7 @@ from kjbod.config.load import agent_problems
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
 from kjbod_agent.directories.additions import ANSWER_TIMEOUT_MS, Added, Additions
-from kjbod_agent.storage.api import DirectoryAgent, LoadedDirectory, Replica
+from kjbod_host.storage.api import DirectoryAgent, LoadedDirectory, Replica
 from tests.agent.core.opened import Disks, config_of
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]

@@ -16,8 +16,8 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsResponse,
 )
 from kjbod_agent.assignments import ACKNOWLEDGED_MS_MAX, LINGER_MS, Assignments, backoff_ms
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
+from kjbod_host.partitions import TopicIdPartition
 from tests.agent.core.recording import answer
 from tests.depth import examples
 

@@ -43,16 +43,16 @@ from kjbod.wire.messages import (
 )
 from kjbod_agent import lifecycle as life
 from kjbod_agent.broker import Broker
-from kjbod_agent.channel import ControllerChannel
-from kjbod_agent.directories.start_up_rules import Directory
 from kjbod_agent.failures import Failures
 from kjbod_agent.moves.mover import Mover
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.reporter import Reporter, Sender
-from kjbod_agent.storage.api import Replica, StorageOptions
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
+from kjbod_host.channel import ControllerChannel
+from kjbod_host.directories.start_up_rules import Directory
+from kjbod_host.reporter import Reporter, Sender
+from kjbod_host.storage.api import Replica, StorageOptions
+from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
 from tests.agent.core.recording import Log
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]

@@ -10,9 +10,9 @@ from kjbod.ids import Uuid
 from kjbod.metadata.records import PartitionChangeRecord, RegisterBrokerRecord
 from kjbod.wire.messages import AssignReplicasToDirsRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from kjbod_agent.directories.additions import Added
-from kjbod_agent.directories.start_up_rules import Directory
-from kjbod_agent.storage.api import Replica, StorageOptions
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
+from kjbod_host.directories.start_up_rules import Directory
+from kjbod_host.storage.api import Replica, StorageOptions
+from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk
 from tests.agent.core.test_broker import D1, D2, TOPIC, World
 from tests.agent.core.test_directories import loaded
 

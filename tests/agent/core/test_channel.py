@@ -9,7 +9,7 @@ from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Leader
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.messages import DescribeClusterRequest
-from kjbod_agent.channel import ControllerChannel
+from kjbod_host.channel import ControllerChannel
 
 LEADER = Leader(3000, 1, "c1", 9093)
 TIMEOUT_MS = 20_000

@@ -6,9 +6,9 @@ from typing import Any
 
 from kjbod.ids import Uuid
 from kjbod_agent.directories.clean_shutdown import CleanShutdown
-from kjbod_agent.directories.start_up_rules import Directory
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
+from kjbod_host.directories.start_up_rules import Directory
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 D1, D2, D3 = Uuid.of(2, 1), Uuid.of(2, 2), Uuid.of(2, 3)

@@ -19,13 +19,15 @@ from kjbod_agent import lifecycle
 from kjbod_agent.admin.commands import PIECE, WATCHED_MAX, CommandParts, Commands
 from kjbod_agent.admin.view import DirectoryView, LogDirectory, ReplicaView, Wants
 from kjbod_agent.broker_features import registered_features
-from kjbod_agent.condition import Condition, Contact, DirectoryStates, condition, contact
+from kjbod_agent.condition import Contact, DirectoryStates, condition, contact
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.history import History
 from kjbod_agent.moves.machine import MoveView, Room, State
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting
-from kjbod_agent.replicas.strays import NO_TOPIC, Stray
+from kjbod_agent.replicas.strays import Stray
+from kjbod_host.condition import Condition
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.strays import NO_TOPIC
 from tests.metrics.test_process_series import USAGE
 
 D1, D2, D3, TOPIC, OTHER = (Uuid((1000 + number).to_bytes(16)) for number in range(5))

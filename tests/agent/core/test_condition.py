@@ -6,18 +6,9 @@ from typing import Any
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod_agent.condition import (
-    START_MS,
-    UNFOLLOWED_MS,
-    Condition,
-    DirectoryStates,
-    Level,
-    Unfollowed,
-    condition,
-    contact,
-    fenced,
-)
+from kjbod_agent.condition import START_MS, UNFOLLOWED_MS, DirectoryStates, Unfollowed, condition, contact, fenced
 from kjbod_agent.lifecycle import BrokerState, Identity, Lifecycle
+from kjbod_host.condition import Condition, Level
 
 WALL_MS = 1_700_000_000_000
 RUNNING = Lifecycle(

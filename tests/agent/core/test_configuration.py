@@ -27,14 +27,15 @@ from kjbod.wire.client import Disconnected
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import EncodedResponse, Request, decode_response
 from kjbod.wire.server import Peer
-from kjbod_agent import daemon, ending
+from kjbod_agent import daemon
 from kjbod_agent.admin.forwarding import Sender
-from kjbod_agent.directories.start_up_rules import StartUpError
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.health.verdict import DirectoryHealth, Health, ProbeFailed, ProbeSucceeded, judge
-from kjbod_agent.health.witness import is_host_fault
-from kjbod_agent.report_writer import must_rotate
-from kjbod_agent.smart.processes import Answer
+from kjbod_host import ending
+from kjbod_host.directories.start_up_rules import StartUpError
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.health.verdict import DirectoryHealth, Health, ProbeFailed, ProbeSucceeded, judge
+from kjbod_host.health.witness import is_host_fault
+from kjbod_host.report_writer import must_rotate
+from kjbod_host.smart.processes import Answer
 from tests.agent.core.configured import D1, D2, TOPIC, Agent, read
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]

@@ -15,9 +15,9 @@ from kjbod_agent.moves.copying import (
     Throttle,
     carry_checkpoints,
 )
-from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, StorageOptions, WorkerUnavailable
-from kjbod_agent.storage.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
-from kjbod_agent.storage.memory import MemoryCopyBuffer, MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
+from kjbod_host.storage.api import DirectoryError, DirectoryTimeout, StorageOptions, WorkerUnavailable
+from kjbod_host.storage.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
+from kjbod_host.storage.memory import MemoryCopyBuffer, MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
 from tests.agent.conftest import VirtualLoop
 
 Run = Callable[[Callable[[VirtualLoop], Coroutine[Any, Any, None]]], None]

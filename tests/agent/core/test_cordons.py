@@ -13,10 +13,10 @@ from kjbod.metadata.records import ConfigRecord, FeatureLevelRecord, RegisterBro
 from kjbod.metadata.versions import METADATA_VERSION
 from kjbod.wire.messages import BrokerHeartbeatRequest
 from kjbod_agent.cordons import ALWAYS, Admission
-from kjbod_agent.health.evidence import Evidence, Verdict
-from kjbod_agent.health.state import Cause, Health
 from kjbod_agent.replicas.choice import Capacity, Site
 from kjbod_agent.replicas.hosting import cordoned_log_dirs
+from kjbod_host.health.evidence import Evidence, Verdict
+from kjbod_host.health.state import Cause, Health
 from tests.agent.core.test_broker import D1, D2, World
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]

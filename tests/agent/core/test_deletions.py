@@ -26,7 +26,6 @@ from kjbod.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Site
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.replicas.inventory import Inventory
@@ -39,17 +38,17 @@ from kjbod_agent.replicas.strays import (
     MAY_BE_NEEDED,
     NO_LONGER_THERE,
     NO_PARTITION,
-    NO_TOPIC,
     NO_TOPIC_ID,
-    NOT_HERE,
     NOT_PROVEN_DELETED,
     SUPERSEDED,
     WRONG_NAME,
     Stray,
 )
-from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, Replica, StorageOptions, WorkerUnavailable
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
-from kjbod_agent.storage.worker import parse_replica, topic_id_of
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import DirectoryError, DirectoryTimeout, Replica, StorageOptions, WorkerUnavailable
+from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk
+from kjbod_host.storage.worker import parse_replica, topic_id_of
+from kjbod_host.strays import NO_TOPIC, NOT_HERE
 from tests.agent.core.recording import Log
 from tests.agent.core.test_placement import Owner
 

@@ -12,8 +12,8 @@ import pytest
 from kjbod.errors import EXIT_CONFIG, ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME
-from kjbod_agent.directories.known_directories import KnownDirectories
-from kjbod_agent.directories.start_up_rules import (
+from kjbod_host.directories.known_directories import KnownDirectories
+from kjbod_host.directories.start_up_rules import (
     RETIRED_MAX,
     KnownDirectory,
     Load,
@@ -24,7 +24,7 @@ from kjbod_agent.directories.start_up_rules import (
     examine,
     examine_addition,
 )
-from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, LoadedDirectory, MountIdentity, WorkerUnavailable
+from kjbod_host.storage.api import DirectoryError, DirectoryTimeout, LoadedDirectory, MountIdentity, WorkerUnavailable
 
 IDS = {path: Uuid.of(7, n) for n, path in enumerate(("/d1", "/d2", "/d3"), start=1)}
 

@@ -11,9 +11,10 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.errors import KjbodError
-from kjbod_agent import daemon, ending
-from kjbod_agent.ending import Ended, Ending
-from kjbod_agent.guard import daemon as guard_daemon
+from kjbod_agent import daemon
+from kjbod_guard import daemon as guard_daemon
+from kjbod_host import ending
+from kjbod_host.ending import Ended, Ending
 from tests.agent.core.configured import read
 
 REFUSED = Ended(78, "refused", clean=False)

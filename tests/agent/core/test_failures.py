@@ -19,7 +19,7 @@ from kjbod_agent.failures import (
     retired,
 )
 from kjbod_agent.failures import misplaced as place_elsewhere
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 from tests.depth import examples
 
 A, B, C, METADATA = (Uuid.of(1, n) for n in range(1, 5))

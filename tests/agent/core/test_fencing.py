@@ -18,7 +18,7 @@ from kjbod.wire.messages import (
     AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
 )
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 from tests.agent.core.recording import answer
 from tests.agent.core.test_broker import D1, LEADER, TOPIC, World
 

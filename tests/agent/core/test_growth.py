@@ -10,13 +10,13 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod.metadata.records import ConfigRecord, RemoveTopicRecord, TopicRecord
-from kjbod_agent.health.block import BlockCounters, BlockDevice
-from kjbod_agent.health.devices import DeviceWatch
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas import deletions, inventory
 from kjbod_agent.replicas.inventory import Inventory
-from kjbod_agent.storage.api import Replica, StorageOptions
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
+from kjbod_host.health.block import BlockCounters, BlockDevice
+from kjbod_host.health.devices import DeviceWatch
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import Replica, StorageOptions
+from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk
 from tests.agent.core.test_deletions import D1, D2, D3, PATHS, World, partition
 from tests.agent.core.test_view import TOPIC, Host, hosted
 from tests.growth import entries

@@ -16,8 +16,8 @@ from kjbod.metadata.records import (
     TopicRecord,
 )
 from kjbod.metadata.versions import DIRECTORY_ASSIGNMENT, METADATA_VERSION
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosted, Hosting, Update, cordoned_log_dirs
+from kjbod_host.partitions import TopicIdPartition
 from tests.depth import examples
 from tests.metadata.replicas import replicas_of
 

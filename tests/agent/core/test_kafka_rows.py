@@ -18,11 +18,11 @@ from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.records import FeatureLevelRecord, RegisterBrokerRecord
 from kjbod.metadata.versions import DIRECTORY_ASSIGNMENT, METADATA_VERSION
 from kjbod.wire.messages import AssignReplicasToDirsRequest, BrokerRegistrationRequest
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.inventory import Inventory, Wanted
 from kjbod_agent.replicas.table import Action
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
 from tests.agent.core.opened import Disks
 from tests.agent.core.test_broker import D1, D2, World
 

@@ -35,10 +35,10 @@ from kjbod.metadata.records import (
 from kjbod.metadata.snapshot import SnapshotId, encode_checkpoint
 from kjbod.wire.messages import FetchRequest
 from kjbod_agent import keeping as module
-from kjbod_agent.host_files import metadata_image
-from kjbod_agent.host_files.file_worker import OPERATIONS
-from kjbod_agent.host_files.metadata_files import KeptLog, OwnFiles
 from kjbod_agent.keeping import IMAGE_NAME, MEMORY_NAME, Keeping, Start
+from kjbod_host.files import metadata_image
+from kjbod_host.files.file_worker import OPERATIONS
+from kjbod_host.files.metadata_files import KeptLog, OwnFiles
 
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 NODE = 1

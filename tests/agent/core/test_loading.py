@@ -9,9 +9,9 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod_agent.directories.loading import ATTEMPTS, Loading
-from kjbod_agent.directories.start_up import LOAD_TIMEOUT_MS, PATIENCE_MS
-from kjbod_agent.directories.start_up_rules import Directory
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryError, Replica
+from kjbod_host.directories.start_up import LOAD_TIMEOUT_MS, PATIENCE_MS
+from kjbod_host.directories.start_up_rules import Directory
+from kjbod_host.storage.api import DirectoryAgent, DirectoryError, Replica
 from tests.agent.core.opened import Disks
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]

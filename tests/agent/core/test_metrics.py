@@ -6,9 +6,10 @@ import pytest
 
 from kjbod.fleet.schema import latency_bucket
 from kjbod.metrics.listener import render
-from kjbod_agent.health.state import Health
-from kjbod_agent.metrics import PROBE_BOUNDS_US, UNREADABLE, AgentCollector, Disk, Move, Snapshot
-from kjbod_agent.smart.readings import Smart
+from kjbod_agent.metrics import UNREADABLE, AgentCollector, Move, Snapshot
+from kjbod_host.health.state import Health
+from kjbod_host.metrics import PROBE_BOUNDS_US, Disk
+from kjbod_host.smart.readings import Smart
 from tests.metrics.exposition import checked, not_on_the_page, values
 
 SNAPSHOT = Snapshot(

@@ -9,9 +9,9 @@ import pytest
 
 from kjbod.ids import Uuid
 from kjbod.wire.error_codes import ErrorCode
-from kjbod_agent.health.state import Cause, DirectoryHealth, Health
 from kjbod_agent.moves.machine import State, source_name
 from kjbod_agent.moves.mover import REASONS_MAX
+from kjbod_host.health.state import Cause, DirectoryHealth, Health
 from tests.agent.core.moving_world import D1, D2, D3, D4, SEGMENT, Disks, Run, World, key
 
 BEFORE_SWAP = [State.MAKING, State.NONE, State.QUEUED, State.ACCEPTED]

@@ -27,7 +27,7 @@ from kjbod_agent.moves.machine import (
     source_name,
     step,
 )
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 
 D1, D2, D3 = Uuid.of(2, 1), Uuid.of(2, 2), Uuid.of(2, 3)
 IN_SWAP = (State.RENAMING, State.RENAMED, State.PROMOTING, State.RESTORING)

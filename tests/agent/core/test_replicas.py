@@ -8,11 +8,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.choice import Chooser, Site
 from kjbod_agent.replicas.inventory import Decision, Inventory, StrayCopy, Wanted, delete_name, stray_name
 from kjbod_agent.replicas.table import RULES, Action, Assigned, Found, Hidden, look_up
-from kjbod_agent.storage.api import Replica
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import Replica
 from tests.depth import examples
 
 D1, D2, D3, UNREAD, FOREIGN = (Uuid.of(2, n) for n in range(1, 6))

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kjbod_agent.partitions import TopicIdPartition
+from kjbod_host.partitions import TopicIdPartition
 from tests.agent.core.model_controller import US
 from tests.agent.core.replicas_world import PATHS, Agent, World
 from tests.depth import examples, steps

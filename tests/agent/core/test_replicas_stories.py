@@ -8,12 +8,12 @@ from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
 from kjbod.runtime.logging import get_logger
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.replicas.inventory import Inventory, Wanted
 from kjbod_agent.replicas.placement import Placement
-from kjbod_agent.storage.api import DirectoryError, StorageOptions
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import DirectoryError, StorageOptions
+from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk
 
 D1 = Uuid.of(2, 1)
 BEFORE, AFTER = Uuid.of(3, 1), Uuid.of(3, 2)

@@ -4,11 +4,11 @@ from typing import Any
 
 from kjbod.clock import SystemClock
 from kjbod.fleet.schema import Event, Sample
-from kjbod_agent.health.block import BlockCounters, BlockDevice
-from kjbod_agent.health.monitor import DirectoryStatus
-from kjbod_agent.health.verdict import DirectoryHealth
-from kjbod_agent.reporter import Reporter, Sender
-from kjbod_agent.smart.readings import Smart
+from kjbod_host.health.block import BlockCounters, BlockDevice
+from kjbod_host.health.monitor import DirectoryStatus
+from kjbod_host.health.verdict import DirectoryHealth
+from kjbod_host.reporter import Reporter, Sender
+from kjbod_host.smart.readings import Smart
 
 
 class Reports:

@@ -17,8 +17,9 @@ from structlog.testing import capture_logs
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.runtime.logging import get_logger
-from kjbod_agent.directories import start_up
-from kjbod_agent.directories.start_up import (
+from kjbod_agent.replicas.stray_memory import StrayMemory
+from kjbod_host.directories import start_up
+from kjbod_host.directories.start_up import (
     BLOCKED_MS,
     LOAD_TIMEOUT_MS,
     PATIENCE_MS,
@@ -29,10 +30,9 @@ from kjbod_agent.directories.start_up import (
     mark_clean,
     require_metadata_disk,
 )
-from kjbod_agent.directories.start_up_rules import Directory, Load, Memory, StartUpError
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.replicas.stray_memory import StrayMemory
-from kjbod_agent.storage.api import BlockedCall, DirectoryError, LoadedDirectory, Replica
+from kjbod_host.directories.start_up_rules import Directory, Load, Memory, StartUpError
+from kjbod_host.health.mounts import Mount
+from kjbod_host.storage.api import BlockedCall, DirectoryError, LoadedDirectory, Replica
 from tests.agent.core.opened import Disks, config_of
 from tests.agent.core.test_directories import loaded
 

@@ -10,9 +10,7 @@ from kjbod.ids import ZERO, Uuid
 from kjbod_agent.replicas.strays import (
     LEADER_DURING_DELETE,
     NO_PARTITION,
-    NO_TOPIC,
     NO_TOPIC_ID,
-    NOT_HERE,
     LeaderAndIsr,
     Log,
     TopicState,
@@ -22,6 +20,7 @@ from kjbod_agent.replicas.strays import (
     is_stray_kraft,
     with_deletions,
 )
+from kjbod_host.strays import NO_TOPIC, NOT_HERE
 from tests.depth import examples
 
 FOO, BAR, NEW_FOO = (Uuid.of(3, n) for n in (1, 2, 3))

@@ -10,14 +10,14 @@ import pytest
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.inventory import Inventory, Wanted
 from kjbod_agent.replicas.placement import LOOK_MS, StrayError
 from kjbod_agent.replicas.strays import LONGER, NO_TOPIC_ID, SUPERSEDED, WRONG_NAME
 from kjbod_agent.replicas.table import Action
-from kjbod_agent.storage.api import Replica
-from kjbod_agent.storage.memory import MemoryDisk
-from kjbod_agent.storage.worker import LINK
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import Replica
+from kjbod_host.storage.memory import MemoryDisk
+from kjbod_host.storage.worker import LINK
 from tests.agent.core.test_deletions import D1, D2, D3, HEX, PATHS, World, content, partition
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 import kjbod_agent
+import kjbod_host
 from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.fetching import Committed
 from kjbod.metadata.records import FeatureLevelRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from kjbod.metadata.versions import DIRECTORY_ASSIGNMENT, METADATA_VERSION
-from kjbod_agent.condition import Level
 from kjbod_agent.replicas.placement import LOOK_MS
-from kjbod_agent.storage.api import Replica, StorageOptions
-from kjbod_agent.storage.memory import MemoryDirectoryAgent, MemoryDisk
-from kjbod_agent.storage.worker import LINK
+from kjbod_host.condition import Level
+from kjbod_host.storage.api import Replica, StorageOptions
+from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk
+from kjbod_host.storage.worker import LINK
 from tests.agent.core.test_broker import D1, D2, TOPIC, World
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
@@ -134,8 +135,8 @@ HARMLESS: dict[str, str] = {
 
 
 def test_each_event_about_a_replica_is_a_trouble_or_has_a_reason_why_it_is_none() -> None:
-    root = Path(kjbod_agent.__file__).parent
-    sources = [path for path in root.rglob("*.py") if "guard" not in path.parts]
+    packages = (kjbod_agent, kjbod_host)
+    sources = [path for one in packages for path in Path(str(one.__file__)).parent.rglob("*.py")]
     found = {name for path in sources for name in re.findall(r'"(replicas?(?:\.[a-z]+)+)"', path.read_text())}
     found = {name for name in found if not name.endswith((".second", ".ms"))}  # keys of the configuration
     assert found - {event for event, _ in TROUBLES.values()} - HARMLESS.keys() == set()

@@ -18,17 +18,17 @@ from kjbod_agent.admin.view import (
     LogDirectory,
     log_directories,
 )
-from kjbod_agent.directories.start_up import Opened
-from kjbod_agent.directories.start_up_rules import Directory, KnownDirectory, Memory, StartUp, Unreadable
 from kjbod_agent.failures import Failures
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.health.state import DirectoryHealth
-from kjbod_agent.health.verdict import Health
-from kjbod_agent.health.watched import DirectoryStatus
-from kjbod_agent.partitions import TopicIdPartition
 from kjbod_agent.replicas.hosting import Hosting
 from kjbod_agent.replicas.inventory import Inventory
-from kjbod_agent.storage.api import DirectoryError, DirectoryTimeout, LoadedDirectory, MountIdentity, ProbeResult
+from kjbod_host.directories.start_up import Opened
+from kjbod_host.directories.start_up_rules import Directory, KnownDirectory, Memory, StartUp, Unreadable
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.health.state import DirectoryHealth
+from kjbod_host.health.verdict import Health
+from kjbod_host.health.watched import DirectoryStatus
+from kjbod_host.partitions import TopicIdPartition
+from kjbod_host.storage.api import DirectoryError, DirectoryTimeout, LoadedDirectory, MountIdentity, ProbeResult
 
 TOPIC = Uuid.of(7, 7)
 D1, D2, D3 = (Uuid.of(1, n) for n in (1, 2, 3))

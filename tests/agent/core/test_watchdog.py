@@ -8,7 +8,7 @@ import pytest
 
 from kjbod.errors import EXIT_DISK_FAILURE
 from kjbod.runtime import systemd
-from kjbod_agent.storage.api import LoadedDirectory, ProbeResult
+from kjbod_host.storage.api import LoadedDirectory, ProbeResult
 from tests.agent.core.test_broker import D1, D2, World
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from kjbod_agent.health import verdict
-from kjbod_agent.health.block import BlockCounters, BlockDevice
-from kjbod_agent.health.devices import BUSY_EVERY_MS, IDLE_EVERY_MS, DeviceWatch
-from kjbod_agent.health.monitor import (
+from kjbod_host.health import verdict
+from kjbod_host.health.block import BlockCounters, BlockDevice
+from kjbod_host.health.devices import BUSY_EVERY_MS, IDLE_EVERY_MS, DeviceWatch
+from kjbod_host.health.monitor import (
     CONFIRM_AFTER_MS,
     RETRY_AFTER_MS,
     SAMPLE_AT_MS,
@@ -26,8 +26,8 @@ from kjbod_agent.health.monitor import (
     WITNESSES,
     NoSources,
 )
-from kjbod_agent.health.verdict import Ask, Cause, DirectoryHealth, Event, Health, HealthSettings
-from kjbod_agent.health.witness import must_settle
+from kjbod_host.health.verdict import Ask, Cause, DirectoryHealth, Event, Health, HealthSettings
+from kjbod_host.health.witness import must_settle
 
 REQUESTS = 5
 """Of a probe on ext4, one after the other; a full one has twice as many."""

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from kjbod_agent.health.block import BlockCounters, BlockDevice
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.health.sysfs import below, block_device_of, disk_sequence, mount_number, read_counters
+from kjbod_host.health.block import BlockCounters, BlockDevice
+from kjbod_host.health.mounts import Mount
+from kjbod_host.health.sysfs import below, block_device_of, disk_sequence, mount_number, read_counters
 
 STAT = "     100    1     2     3      40    5    6    7     {in_flight}    55    66    7   0   0   0   3   0\n"
 

@@ -7,9 +7,9 @@ import pytest
 
 from kjbod.config.keys import settings
 from kjbod.config.load import CUT_AFTER_MS_MIN
-from kjbod_agent.health.medium import CUT_AFTER_MS, PLAIN_ADAPTERS, Medium, cut_after, medium_of
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.health.sysfs import block_device_of
+from kjbod_host.health.medium import CUT_AFTER_MS, PLAIN_ADAPTERS, Medium, cut_after, medium_of
+from kjbod_host.health.mounts import Mount
+from kjbod_host.health.sysfs import block_device_of
 
 FLASH, ROTATIONAL, OTHER = Medium
 SSD, HDD, NVME = "SAMSUNG MZ7LH3T8", "ST16000NM001G-2KK103", "INTEL SSDPE2KX040T8"

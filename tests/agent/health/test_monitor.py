@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from kjbod.ids import random_directory_id
-from kjbod_agent.health.block import BlockCounters, BlockDevice
-from kjbod_agent.health.devices import IDLE_EVERY_MS
-from kjbod_agent.health.evidence import Verdict
-from kjbod_agent.health.kernel import LINES_AT_ONCE, PROBES_AT_ONCE
-from kjbod_agent.health.monitor import WITNESSES, HealthMonitor, NoSources
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.verdict import Cause, Health, HealthSettings
-from kjbod_agent.storage.api import DirectoryAgent, DirectoryTimeout, LoadedDirectory, StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.health.block import BlockCounters, BlockDevice
+from kjbod_host.health.devices import IDLE_EVERY_MS
+from kjbod_host.health.evidence import Verdict
+from kjbod_host.health.kernel import LINES_AT_ONCE, PROBES_AT_ONCE
+from kjbod_host.health.monitor import WITNESSES, HealthMonitor, NoSources
+from kjbod_host.health.mounts import Mount
+from kjbod_host.health.sources.api import KernelEvent, Subject
+from kjbod_host.health.verdict import Cause, Health, HealthSettings
+from kjbod_host.storage.api import DirectoryAgent, DirectoryTimeout, LoadedDirectory, StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 PATHS = ("/disk1", "/disk2", "/disk3")

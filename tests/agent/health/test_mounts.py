@@ -6,8 +6,8 @@ import pytest
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import RealDisk
-from kjbod_agent.health.mountinfo import MountWatcher, read_mounts
-from kjbod_agent.health.mounts import MountChange, compare, mount_of, parse_mountinfo
+from kjbod_host.health.mountinfo import MountWatcher, read_mounts
+from kjbod_host.health.mounts import MountChange, compare, mount_of, parse_mountinfo
 
 TABLE = rb"""27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 40 27 8:17 / /mnt/d1 rw,relatime shared:7 master:1 propagate_from:2 - ext4 /dev/sdb1 rw,errors=remount-ro

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from kjbod.ids import random_directory_id
-from kjbod_agent.health.evidence import Verdict
-from kjbod_agent.health.monitor import HealthMonitor, NoSources
-from kjbod_agent.health.verdict import Health, HealthSettings
-from kjbod_agent.storage.api import DirectoryAgent, LoadedDirectory, StorageOptions
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.health.evidence import Verdict
+from kjbod_host.health.monitor import HealthMonitor, NoSources
+from kjbod_host.health.verdict import Health, HealthSettings
+from kjbod_host.storage.api import DirectoryAgent, LoadedDirectory, StorageOptions
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
 from tests.agent.health.model_host import Mode, ModelDisk, ModelHost, log_normal_ms
 from tests.depth import at, seeds
 

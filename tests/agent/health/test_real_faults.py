@@ -21,14 +21,14 @@ from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk, require_real_disks
 from kjbod.faults.fusedisk import FuseDisk
 from kjbod.ids import random_directory_id
-from kjbod_agent.health.evidence import Verdict
-from kjbod_agent.health.monitor import HealthMonitor
-from kjbod_agent.health.mountinfo import read_mounts
-from kjbod_agent.health.sources.api import KernelSource
-from kjbod_agent.health.sources.ext4 import Ext4Errors
-from kjbod_agent.health.verdict import Cause, Health, HealthSettings
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.posix import PosixStorageAgent
+from kjbod_host.health.evidence import Verdict
+from kjbod_host.health.monitor import HealthMonitor
+from kjbod_host.health.mountinfo import read_mounts
+from kjbod_host.health.sources.api import KernelSource
+from kjbod_host.health.sources.ext4 import Ext4Errors
+from kjbod_host.health.verdict import Cause, Health, HealthSettings
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.posix import PosixStorageAgent
 from scripts.rig.processes import Processes, wait_until
 
 pytestmark = pytest.mark.usefixtures("as_root")

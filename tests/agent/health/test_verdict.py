@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kjbod.observed import SUSPENDED
-from kjbod_agent.health.block import BlockCounters
-from kjbod_agent.health.mounts import MountChange
-from kjbod_agent.health.verdict import (
+from kjbod_host.health.block import BlockCounters
+from kjbod_host.health.mounts import MountChange
+from kjbod_host.health.verdict import (
     AnotherIsWell,
     Ask,
     Cause,
@@ -29,7 +29,7 @@ from kjbod_agent.health.verdict import (
     judge,
     next_sample_ms,
 )
-from kjbod_agent.health.witness import is_host_fault, must_settle
+from kjbod_host.health.witness import is_host_fault, must_settle
 
 SETTINGS = HealthSettings()
 NOTHING_DONE = BlockCounters(0, 0, 0)

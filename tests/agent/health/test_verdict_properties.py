@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kjbod_agent.health.block import BlockCounters
-from kjbod_agent.health.monitor import SAMPLE_EVERY_MS
-from kjbod_agent.health.mounts import MountChange
-from kjbod_agent.health.silence import DeviceSilence, observe_device
-from kjbod_agent.health.verdict import (
+from kjbod_host.health.block import BlockCounters
+from kjbod_host.health.monitor import SAMPLE_EVERY_MS
+from kjbod_host.health.mounts import MountChange
+from kjbod_host.health.silence import DeviceSilence, observe_device
+from kjbod_host.health.verdict import (
     Cause,
     DirectoryHealth,
     Event,

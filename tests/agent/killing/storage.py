@@ -4,8 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kjbod_agent.storage import posix, zygote
-from kjbod_agent.storage.api import StorageOptions
+from kjbod_host.storage import posix, zygote
+from kjbod_host.storage.api import StorageOptions
 
 
 class KillingStorageAgent(posix.PosixStorageAgent):

@@ -79,6 +79,6 @@ if __name__ == "__main__":
     counter = Counter(int(sys.argv[1]))
     for function in COUNTED:
         counter.wrap(function)
-    from kjbod_agent.storage import zygote
+    from kjbod_host.storage import zygote
 
     zygote.main(int(sys.argv[1]))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kjbod_agent.smart.asker import facts_of, find_smartctl
+from kjbod_host.smart.asker import facts_of, find_smartctl
 
 
 def make(root: Path, files: dict[str, str | bytes]) -> Path:

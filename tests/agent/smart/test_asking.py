@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.health.monitor import DirectoryStatus
-from kjbod_agent.health.state import DirectoryHealth, Health
-from kjbod_agent.smart.asking import SmartAsking, ask_once
-from kjbod_agent.smart.processes import Answer
-from kjbod_agent.smart.readings import Smart
-from kjbod_agent.smart.schedule import ASK_TIMEOUT_MS
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.health.monitor import DirectoryStatus
+from kjbod_host.health.state import DirectoryHealth, Health
+from kjbod_host.smart.asking import SmartAsking, ask_once
+from kjbod_host.smart.processes import Answer
+from kjbod_host.smart.readings import Smart
+from kjbod_host.smart.schedule import ASK_TIMEOUT_MS
 from tests.agent.core.recording import Log
 from tests.agent.core.test_reporter import status
 from tests.agent.smart.test_smartctl import DATA

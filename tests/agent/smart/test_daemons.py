@@ -21,9 +21,9 @@ from tests.metrics.exposition import checked, values
 
 PROGRAM = """
 import sys
-from kjbod_agent.health import sysfs
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.smart import names, rights
+from kjbod_host.health import sysfs
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.smart import names, rights
 
 names.is_physical = lambda name: True
 rights.has_rights = lambda: True

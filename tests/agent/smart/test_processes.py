@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from kjbod.runtime.waiting import process_sleep
-from kjbod_agent.smart import asker, processes
-from kjbod_agent.smart.processes import ANSWER_BYTES_MAX, Answer, Processes
-from kjbod_agent.smart.smartctl import exit_status, parse_smartctl, why_unread
+from kjbod_host.smart import asker, processes
+from kjbod_host.smart.processes import ANSWER_BYTES_MAX, Answer, Processes
+from kjbod_host.smart.smartctl import exit_status, parse_smartctl, why_unread
 from scripts.rig.processes import wait_until
 from tests.agent.smart.test_smartctl import DATA
 
@@ -139,7 +139,7 @@ def test_a_process_that_asks_has_nothing_of_ours_and_ends_with_us(
     smartctl(f"ls -l /proc/$$/fd > {tmp_path}/fds\ncut -d' ' -f6 /proc/$$/stat > {tmp_path}/session\nkill -STOP $$")
     program = f"""
 import asyncio, socket
-from kjbod_agent.smart import processes
+from kjbod_host.smart import processes
 processes.has_rights = lambda: True
 port = socket.create_server(("localhost", 0))
 asyncio.run(processes.Processes("/nowhere/at/all").ask({disk!r}))
@@ -193,8 +193,8 @@ def helper(path: Path, program: str) -> Iterator[None]:
 
 def test_the_helper_is_asked_before_a_process_of_ours(tmp_path: Path, disk: str, smartctl: Smartctl) -> None:
     smartctl(f"cat {DATA}/nvme.json")
-    names = f"from kjbod_agent.smart import names\nnames.is_physical = {{{disk!r}}}.__contains__\n"
-    main = "from kjbod_agent.smart import asker\nasker.main(0, with_smartctl=True)"
+    names = f"from kjbod_host.smart import names\nnames.is_physical = {{{disk!r}}}.__contains__\n"
+    main = "from kjbod_host.smart import asker\nasker.main(0, with_smartctl=True)"
     with helper(tmp_path / "smart.sock", names + main):
         answer = ask(disk, helper=str(tmp_path / "smart.sock"))
     found = parse_smartctl(parts(answer)[1])

@@ -7,7 +7,7 @@ import pytest
 
 from kjbod.fleet.schema import Sample
 from kjbod.fleet.schema import columns as schema_columns
-from kjbod_agent.smart.readings import RAW_BYTES_MAX, Smart, columns, of_directory, over, raw_json
+from kjbod_host.smart.readings import RAW_BYTES_MAX, Smart, columns, of_directory, over, raw_json
 
 ONE = Smart(
     at_ms=5000,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kjbod_agent.health.state import Health
-from kjbod_agent.smart.names import is_physical
-from kjbod_agent.smart.schedule import HUNG_PAUSE_MS, Lying, Past, next_disk, well_disks
+from kjbod_host.health.state import Health
+from kjbod_host.smart.names import is_physical
+from kjbod_host.smart.schedule import HUNG_PAUSE_MS, Lying, Past, next_disk, well_disks
 
 INTERVAL_MS = 600_000
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kjbod_agent.smart.readings import Smart, columns, of_directory
-from kjbod_agent.smart.smartctl import (
+from kjbod_host.smart.readings import Smart, columns, of_directory
+from kjbod_host.smart.smartctl import (
     ENTRIES_MAX,
     TEXT_MAX,
     exit_status,

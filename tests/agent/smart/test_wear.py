@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kjbod_agent.smart.smartctl import parse_smartctl
+from kjbod_host.smart.smartctl import parse_smartctl
 
 
 def row(name: str, value: int | None, raw: int | None, text: str | None = None, number: int = 231) -> dict[str, Any]:

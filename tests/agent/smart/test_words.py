@@ -2,7 +2,7 @@
 
 import pytest
 
-from kjbod_agent.smart.words import asked_by, recovery
+from kjbod_host.smart.words import asked_by, recovery
 
 BEST = {"is_there": True, "is_usable": True, "may": True, "has_smartctl": True}
 

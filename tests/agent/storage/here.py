@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kjbod_agent.storage.replica_worker import ReplicaWorker
+from kjbod_host.storage.replica_worker import ReplicaWorker
 
 DIRECTORY_ID = "9bFlIkpYt5HfavHYMD5hzQ"
 TOPIC_ID = "c6m-9Jm7RNy70qTyyK9b2Q"

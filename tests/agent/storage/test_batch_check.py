@@ -7,8 +7,8 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kjbod_agent.storage.conformance import batch, sealed
-from kjbod_agent.storage.segments import BatchCheck
+from kjbod_host.storage.conformance import batch, sealed
+from kjbod_host.storage.segments import BatchCheck
 
 BASE = 100
 

@@ -19,9 +19,9 @@ from kjbod.faults.disks import FILE_SYSTEMS, FaultMode, RealDisk
 from kjbod.ids import Uuid
 from kjbod.runtime.waiting import process_sleep
 from kjbod_agent.moves.copying import CopyFailed, ReplicaCopy, carry_checkpoints, new_buffer
-from kjbod_agent.storage.api import BlockedCall, DirectoryError, DirectoryTimeout, StorageOptions, WorkerUnavailable
-from kjbod_agent.storage.conformance import TIMEOUT_MS, errno_of
-from kjbod_agent.storage.posix import PosixDirectoryAgent, PosixStorageAgent
+from kjbod_host.storage.api import BlockedCall, DirectoryError, DirectoryTimeout, StorageOptions, WorkerUnavailable
+from kjbod_host.storage.conformance import TIMEOUT_MS, errno_of
+from kjbod_host.storage.posix import PosixDirectoryAgent, PosixStorageAgent
 from scripts.rig.processes import wait_until
 from tests.agent.storage.worker_pids import pid_of
 

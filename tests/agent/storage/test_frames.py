@@ -2,7 +2,7 @@
 
 import pytest
 
-from kjbod_agent.storage.worker import Unframer, frame
+from kjbod_host.storage.worker import Unframer, frame
 
 MESSAGES = [
     {"n": 1, "op": "probe", "expect": [[1, None, "8:1", 2, "ff", None], None], "full": True},

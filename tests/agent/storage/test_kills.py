@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kjbod_agent.storage.checkpoints import HIGH_WATERMARK
+from kjbod_host.storage.checkpoints import HIGH_WATERMARK
 from tests.agent.storage.here import TOPIC_ID, Here
 from tests.agent.storage.killing import calls_of, killed_at
 from tests.depth import Points, sweep

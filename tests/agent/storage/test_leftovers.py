@@ -12,15 +12,15 @@ import pytest
 
 from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.runtime.waiting import process_sleep
-from kjbod_agent.storage import leftovers
+from kjbod_host.storage import leftovers
 from scripts.rig.processes import wait_until
 
 AGENT = """
 import asyncio, json, sys
 from kjbod.clock import SystemClock
 from kjbod.errors import StorageError
-from kjbod_agent.storage.posix import PosixStorageAgent
-from kjbod_agent.storage.api import StorageOptions
+from kjbod_host.storage.posix import PosixStorageAgent
+from kjbod_host.storage.api import StorageOptions
 def say(**words):
     print(json.dumps(words), flush=True)
 async def main(path, timeout_ms):

@@ -4,9 +4,9 @@ import errno
 
 import pytest
 
-from kjbod_agent.health.state import DirectoryHealth, Health, HealthSettings
-from kjbod_agent.health.verdict import Ask, ProbeFailed, ProbeSucceeded, judge
-from kjbod_agent.storage.meaning import TABLE, Meaning, asks_probe, in_probe, in_work, remedy
+from kjbod_host.health.state import DirectoryHealth, Health, HealthSettings
+from kjbod_host.health.verdict import Ask, ProbeFailed, ProbeSucceeded, judge
+from kjbod_host.storage.meaning import TABLE, Meaning, asks_probe, in_probe, in_work, remedy
 
 RENAME, UNLINK, RMDIR = "rename of t-0 to t-1", "unlink of t-0/00.log", "rmdir of t-0.x-delete"
 MKDIR, OPEN, LOCK, FSYNC = "mkdir of t-0.kjbod-new-delete", "open of t-0", "lock of .lock", "fsync of the directory"

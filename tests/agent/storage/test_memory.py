@@ -7,10 +7,10 @@ import pytest
 
 from kjbod.clock import SystemClock
 from kjbod.errors import ConfigError
-from kjbod_agent.storage import registry
-from kjbod_agent.storage.api import DirectoryError, StorageAgent, StorageOptions
-from kjbod_agent.storage.conformance import TIMEOUT_MS, StorageConformance, errno_of
-from kjbod_agent.storage.memory import MemoryDisk, MemoryStorageAgent
+from kjbod_host.storage import registry
+from kjbod_host.storage.api import DirectoryError, StorageAgent, StorageOptions
+from kjbod_host.storage.conformance import TIMEOUT_MS, StorageConformance, errno_of
+from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
 
 
 class TestMemory(StorageConformance):

@@ -10,8 +10,8 @@ import pytest
 import uvloop
 
 from kjbod.clock import SystemClock
-from kjbod_agent.storage.api import StorageOptions
-from kjbod_agent.storage.posix import PosixStorageAgent
+from kjbod_host.storage.api import StorageOptions
+from kjbod_host.storage.posix import PosixStorageAgent
 from tests.agent.storage.worker_pids import pid_of
 
 TIMEOUT_MS = 400

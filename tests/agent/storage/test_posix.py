@@ -20,9 +20,9 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import FaultMode, RealDisk
 from kjbod.runtime.waiting import process_sleep
-from kjbod_agent.storage.api import DirectoryTimeout, StorageAgent, StorageOptions, WorkerUnavailable
-from kjbod_agent.storage.conformance import TIMEOUT_MS, StorageConformance, errno_of
-from kjbod_agent.storage.posix import PosixDirectoryAgent, PosixStorageAgent
+from kjbod_host.storage.api import DirectoryTimeout, StorageAgent, StorageOptions, WorkerUnavailable
+from kjbod_host.storage.conformance import TIMEOUT_MS, StorageConformance, errno_of
+from kjbod_host.storage.posix import PosixDirectoryAgent, PosixStorageAgent
 
 pytestmark = pytest.mark.usefixtures("world")
 
@@ -221,8 +221,8 @@ def test_a_killed_daemon_leaves_no_process(tmp_path: Path) -> None:
     program = """
 import asyncio, sys, os
 from kjbod.clock import SystemClock
-from kjbod_agent.storage.posix import PosixStorageAgent
-from kjbod_agent.storage.api import StorageOptions
+from kjbod_host.storage.posix import PosixStorageAgent
+from kjbod_host.storage.api import StorageOptions
 async def main():
     storage = PosixStorageAgent(StorageOptions(clock=SystemClock()))
     await storage.start()
@@ -253,8 +253,8 @@ def environment() -> dict[str, str]:
 DAEMON = """
 import asyncio, json, socket, sys
 from kjbod.clock import SystemClock
-from kjbod_agent.storage.posix import PosixStorageAgent
-from kjbod_agent.storage.api import *
+from kjbod_host.storage.posix import PosixStorageAgent
+from kjbod_host.storage.api import *
 async def main(port, orderly, *paths):
     listener = socket.create_server(("127.0.0.1", int(port)))
     storage = PosixStorageAgent(StorageOptions(clock=SystemClock()))

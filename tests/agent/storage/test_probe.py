@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kjbod.faults.disks import RealDisk
-from kjbod_agent.storage import worker
+from kjbod_host.storage import worker
 from tests.agent.storage.here import TOPIC_ID, Here
 
 OWN_FILES = (".kjbod_probe", ".kjbod_known")

@@ -9,7 +9,7 @@ import pytest
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk
-from kjbod_agent.storage import worker
+from kjbod_host.storage import worker
 from tests.agent.storage.here import TOPIC_ID, Here
 
 pytestmark = pytest.mark.usefixtures("as_root")

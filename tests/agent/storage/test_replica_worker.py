@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from kjbod_agent.storage import replica_worker, worker
-from kjbod_agent.storage.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, changed, offsets
-from kjbod_agent.storage.conformance import batch
-from kjbod_agent.storage.segments import last_indexed
-from kjbod_agent.storage.worker import LINK, delete_form, parse_replica
+from kjbod_host.storage import replica_worker, worker
+from kjbod_host.storage.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, changed, offsets
+from kjbod_host.storage.conformance import batch
+from kjbod_host.storage.segments import last_indexed
+from kjbod_host.storage.worker import LINK, delete_form, parse_replica
 from tests.agent.storage.here import TOPIC_ID, Here
 
 FUTURE = f"t-0.{'a' * 32}-future"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kjbod_agent.storage import worker
-from kjbod_agent.storage.replica_worker import ReplicaWorker
-from kjbod_agent.storage.worker import directory_id_of, known_block, parse_replica, topic_id_of
+from kjbod_host.storage import worker
+from kjbod_host.storage.replica_worker import ReplicaWorker
+from kjbod_host.storage.worker import directory_id_of, known_block, parse_replica, topic_id_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from kjbod_agent.storage import zygote
+from kjbod_host.storage import zygote
 
 
 def test_a_worker_that_cannot_be_forked_does_not_end_those_of_other_disks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from kjbod_agent.storage.posix import PosixDirectoryAgent
+from kjbod_host.storage.posix import PosixDirectoryAgent
 
 TOLD_S: Final = 60
 

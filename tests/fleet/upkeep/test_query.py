@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kjbod.cli.output import Printer
 from kjbod.fleet.command import Place, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.arrow_files import ArrowFiles
@@ -15,6 +14,7 @@ from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.tables import TABLES
 from kjbod.fleet.upkeep.query import Answer, listing, name_of, printed
 from kjbod.fleet.upkeep.query_text import check_text
+from kjbod.output import Printer
 from tests.fleet.parts import drawn
 
 pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep query")]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.btrfs import BtrfsStats, parse_error_stats
-from kjbod_agent.health.sources.ext4 import Ext4Errors, describe_error
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.health.mounts import Mount
+from kjbod_host.health.sources.api import KernelEvent, Subject
+from kjbod_host.health.sources.btrfs import BtrfsStats, parse_error_stats
+from kjbod_host.health.sources.ext4 import Ext4Errors, describe_error
 
 STATS = "write_errs {w}\nread_errs {r}\nflush_errs 0\ncorruption_errs {c}\ngeneration_errs 0\n"
 

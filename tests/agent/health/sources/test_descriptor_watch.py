@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from kjbod_agent.health.sources.descriptor_watch import Watch, errno_text, reason_of
+from kjbod_host.health.sources.descriptor_watch import Watch, errno_text, reason_of
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,

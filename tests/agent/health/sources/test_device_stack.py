@@ -1,9 +1,9 @@
 from pathlib import Path
 
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.health.sources.api import Subject
-from kjbod_agent.health.sources.device_stack import DeviceMap
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.health.mounts import Mount
+from kjbod_host.health.sources.api import Subject
+from kjbod_host.health.sources.device_stack import DeviceMap
 
 
 class Sysfs:

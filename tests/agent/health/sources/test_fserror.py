@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kjbod_agent.health.block import BlockDevice
-from kjbod_agent.health.mounts import Mount
-from kjbod_agent.health.sources import fanotify_mark, fserror
-from kjbod_agent.health.sources.api import KernelEvent, Subject
-from kjbod_agent.health.sources.fserror import FsError, FsErrors, has_capability, parse_events
+from kjbod_host.health.block import BlockDevice
+from kjbod_host.health.mounts import Mount
+from kjbod_host.health.sources import fanotify_mark, fserror
+from kjbod_host.health.sources.api import KernelEvent, Subject
+from kjbod_host.health.sources.fserror import FsError, FsErrors, has_capability, parse_events
 
 
 def record(*infos: bytes, mask: int = 0x8000) -> bytes:

@@ -22,15 +22,15 @@ from structlog.testing import capture_logs
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import FaultMode, RealDisk, find_command
-from kjbod_agent.health.mountinfo import read_mounts
-from kjbod_agent.health.mounts import mount_of
-from kjbod_agent.health.sources import tracepoints
-from kjbod_agent.health.sources.api import KernelEvent, KernelSource, Subject
-from kjbod_agent.health.sources.ext4 import Ext4Errors
-from kjbod_agent.health.sources.linux import linux_sources
-from kjbod_agent.health.sources.tracepoints import BlockErrors
-from kjbod_agent.health.sources.uevents import BlockUevents
-from kjbod_agent.health.sysfs import block_device_of
+from kjbod_host.health.mountinfo import read_mounts
+from kjbod_host.health.mounts import mount_of
+from kjbod_host.health.sources import tracepoints
+from kjbod_host.health.sources.api import KernelEvent, KernelSource, Subject
+from kjbod_host.health.sources.ext4 import Ext4Errors
+from kjbod_host.health.sources.linux import linux_sources
+from kjbod_host.health.sources.tracepoints import BlockErrors
+from kjbod_host.health.sources.uevents import BlockUevents
+from kjbod_host.health.sysfs import block_device_of
 
 # All agents of a machine share tracefs, and every worker has the same process id in its own namespace.
 pytestmark = pytest.mark.usefixtures("as_root", "alone")
@@ -394,11 +394,11 @@ async def test_the_trace_instance_is_gone_when_the_source_is_closed(real_disk: M
 
 LISTENER = """
 import asyncio, ctypes, json, os, sys
-from kjbod_agent.health.mountinfo import read_mounts
-from kjbod_agent.health.mounts import mount_of
-from kjbod_agent.health.sources.api import Subject
-from kjbod_agent.health.sources.linux import linux_sources
-from kjbod_agent.health.sysfs import block_device_of
+from kjbod_host.health.mountinfo import read_mounts
+from kjbod_host.health.mounts import mount_of
+from kjbod_host.health.sources.api import Subject
+from kjbod_host.health.sources.linux import linux_sources
+from kjbod_host.health.sysfs import block_device_of
 
 uid, path = int(sys.argv[1]), sys.argv[2]
 subjects = []

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod_agent.health.sources.tracepoints import BlockErrors, TraceError, find_tracefs, parse_line
+from kjbod_host.health.sources.tracepoints import BlockErrors, TraceError, find_tracefs, parse_line
 
 # Lines of trace_pipe, Linux 6.18 unless said otherwise.
 HEAD = "     kworker/u9:2-4711    [001] ..s1.  4242.424242: "

@@ -1,6 +1,6 @@
 import pytest
 
-from kjbod_agent.health.sources.uevents import Uevent, describe, parse_uevent
+from kjbod_host.health.sources.uevents import Uevent, describe, parse_uevent
 
 
 def message(head: str, **variables: str) -> bytes:

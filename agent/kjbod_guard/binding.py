@@ -1,0 +1,263 @@
+"""Whether the broker that runs here is the one of the file, and whose the log directories are. Pure.
+
+A guard takes nothing on the guess. It reads ``meta.properties`` itself, finds the process that holds ``.lock``, and
+follows the registration of its node id. Where these do not agree with the file it only watches disks, and says in one
+line what does not fit:
+
+===============================================  =====================================================================
+what is found                                    what is said
+===============================================  =====================================================================
+a directory of another node or cluster, without  the directory is not watched: nothing is written into it; the others
+an id, or with the id of another one             are
+nobody holds ``.lock``                           no broker runs
+somebody who is no Kafka broker holds it         who: a kjbod agent, or another program
+a broker with another file, or with              what differs
+``--override`` of a key that matters here
+a broker that started when the file was another  the key, and to start the guard again: it may be another disk that has
+one than the guard has read                      the metadata log
+the registration is an agent's, or has           what differs
+directories that are not here
+===============================================  =====================================================================
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kjbod.ids import NO_CLUSTER_ID, Uuid, is_agent_incarnation
+from kjbod.meta_properties import MetaProperties, format_command, parse_meta_properties, trouble_with
+from kjbod.quick_dataclass import dataclass
+from kjbod_guard.observing import Observed
+from kjbod_host.storage.api import LoadedDirectory
+
+FORMAT: Final = format_command("server.properties", dynamic_controller=False)
+MAIN_CLASSES: Final = ("kafka.Kafka", "kafka.docker.KafkaDockerWrapper")
+"""Main classes of a Kafka server."""
+DECISIVE_KEYS: Final = ("broker.id", "log.dir", "log.dirs", "metadata.log.dir", "node.id", "process.roles")
+"""Keys by which a broker is another one, or has its directories elsewhere."""
+COMPARED_KEYS: Final = (*DECISIVE_KEYS, "inter.broker.listener.name", "listener.security.protocol.map", "listeners")
+"""Keys in which a broker that starts must have the file that the guard has read: those, and where it is asked."""
+
+
+# ------------------------------------------------------------------------------------------------------ the directories
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A directory of this broker."""
+
+    path: str
+    directory_id: Uuid
+    cluster_id: str
+    loaded: LoadedDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The directories that were read: those of this broker, and why the others are not its, by path."""
+
+    owned: Mapping[str, Owned]
+    foreign: Mapping[str, str]
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster of this broker; None while no directory of it was read."""
+        return next((one.cluster_id for one in self.owned.values()), None)
+
+
+def heads(
+    node_id: int, loads: Mapping[str, LoadedDirectory], cluster_id: str | None = None, command: str = FORMAT
+) -> Heads:
+    """Sort the directories that were read. Where no ``cluster_id`` is known yet it is that of most of them; ``command``
+    formats one."""
+    metas: dict[str, MetaProperties] = {}
+    foreign: dict[str, str] = {}
+    for path, loaded in loads.items():
+        found = _meta(path, loaded, command)
+        if isinstance(found, MetaProperties):
+            metas[path] = found
+        else:
+            foreign[path] = found
+    foreign |= {
+        path: f"{path} belongs to node {meta.node_id}, not {node_id}: it is not watched"
+        for path, meta in metas.items()
+        if meta.node_id != node_id
+    }
+    own = {path: meta for path, meta in metas.items() if path not in foreign}
+    cluster_id = cluster_id or next(
+        (one for one, _ in Counter(m.cluster_id for m in own.values()).most_common(1)), None
+    )
+    owned: dict[str, Owned] = {}
+    for path, meta in own.items():
+        assert meta.directory_id is not None and meta.cluster_id is not None  # _meta
+        twin = next((one.path for one in owned.values() if one.directory_id == meta.directory_id), None)
+        if meta.cluster_id != cluster_id:
+            whose, ours = (one or NO_CLUSTER_ID for one in (meta.cluster_id, cluster_id))
+            foreign[path] = f"{path} belongs to cluster {whose}, not {ours}: it is not watched"
+        elif twin is not None:
+            foreign[path] = f"{path} has the directory.id {meta.directory_id} of {twin}: it is not watched"
+        else:
+            owned[path] = Owned(path, meta.directory_id, meta.cluster_id, loads[path])
+    return Heads(owned, foreign)
+
+
+def _meta(path: str, loaded: LoadedDirectory, command: str) -> MetaProperties | str:
+    """The content of ``meta.properties``, or why it is of no use."""
+    if loaded.meta_properties is None:
+        return f"{path} has no meta.properties: is its disk mounted, and formatted?"
+    trouble = trouble_with(loaded.meta_properties, path, command)
+    return parse_meta_properties(loaded.meta_properties, f"{path}/meta.properties") if trouble is None else trouble
+
+
+def moved(before: Mapping[str, Uuid], owned: Iterable[Owned]) -> list[str]:
+    """Lines for directories that lay under another path when they were last seen, as disks do that were mounted in each
+    other's place."""
+    was = {directory_id: path for path, directory_id in before.items()}
+    found = []
+    for one in owned:
+        last = was.get(one.directory_id)
+        if last is not None and last != one.path:
+            found.append(f"{one.path} has the directory.id {one.directory_id}, which was at {last} before")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- the broker
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds ``.lock`` of a directory.
+
+    Attributes:
+        pid: as this process sees it.
+        started: start time in clock ticks (proc_pid_stat(5)); with the pid it names one process.
+        arguments: its command line, empty where it cannot be read.
+        files: real paths of the arguments that are files, by argument.
+    """
+
+    pid: int
+    started: int
+    arguments: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+def name_of(holder: Holder) -> str:
+    """Short name of a program for people."""
+    main = next((one for one in holder.arguments if one in MAIN_CLASSES), None)
+    return main or holder.arguments[0].split(" ", 1)[0].rpartition("/")[2]
+
+
+def why_not_ours(holders: Mapping[str, Holder | None], source: str, properties: Mapping[str, str]) -> str | None:
+    """Reason why no broker runs here for which to act, in one line; None: one does, and it is that of the file.
+
+    Args:
+        holders: who holds ``.lock``, by directory that could be asked.
+        source: real path of the broker's ``server.properties``.
+        properties: what stands in it.
+    """
+    found = {holder.pid: holder for holder in holders.values() if holder is not None}
+    if not found:
+        return "no broker runs: nobody holds .lock in its log directories"
+    for holder in found.values():
+        if reason := _why_not(holder, source, properties):
+            return reason
+    if len(found) > 1:
+        return f"several processes hold .lock of its log directories: {', '.join(map(str, sorted(found)))}"
+    return None
+
+
+def _why_not(holder: Holder, source: str, properties: Mapping[str, str]) -> str | None:
+    who = f"process {holder.pid} holds .lock of its log directories"
+    if not holder.arguments:
+        return f"{who}, and its command line cannot be read: run the guard as the user of the broker, or as root"
+    if holder.arguments[0].startswith("kjbod-keeper"):
+        return f"a kjbod agent holds .lock of its log directories (process {holder.pid}): no Kafka broker runs"
+    main = next((number for number, one in enumerate(holder.arguments) if one in MAIN_CLASSES), None)
+    if main is None:
+        return f"{who}, and is no Kafka broker but {name_of(holder)}"
+    rest = holder.arguments[main + 1 :]
+    named = next((one for one in rest if not one.startswith("--") and "=" not in one), None)
+    real = None if named is None else holder.files.get(named)
+    if real is not None and real != source:
+        return f"the broker (process {holder.pid}) runs with {real}, not with {source}"
+    for key, value in overrides(rest).items():
+        if key in DECISIVE_KEYS and properties.get(key, "").strip() != value.strip():
+            return f"the broker (process {holder.pid}) runs with --override {key}={value}, which the file does not have"
+    return None
+
+
+def why_changed(source: str, read: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """Reason why a broker that starts with the file as it is now is another one than the guard has read of, in one
+    line; None: it is the same.
+
+    Args:
+        source: real path of the broker's ``server.properties``.
+        read: what stood in it when the guard started.
+        now: what stands in it.
+    """
+    key = next((key for key in COMPARED_KEYS if _entries(read, key) != _entries(now, key)), None)
+    if key is None:
+        return None
+    return f"{key} in {source} has changed since the guard read it, and the broker was started since: restart the guard"
+
+
+def _entries(properties: Mapping[str, str], key: str) -> list[str]:
+    """Entries of a list, in their order; of what is no list, the value."""
+    return [one.strip() for one in properties.get(key, "").split(",")]
+
+
+def overrides(arguments: Sequence[str]) -> dict[str, str]:
+    """Keys and values of ``--override`` on a command line of Kafka's."""
+    found: dict[str, str] = {}
+    for number, one in enumerate(arguments):
+        text = None
+        if one == "--override" and number + 1 < len(arguments):
+            text = arguments[number + 1]
+        elif one.startswith("--override="):
+            text = one.removeprefix("--override=")
+        if text is not None and "=" in text:
+            key, _, value = text.partition("=")
+            found[key.strip()] = value
+    return found
+
+
+def why_not_registered(observed: Observed, owned: Iterable[Uuid], unread: int) -> str | None:
+    """Reason why the registration is not that of the broker here, in one line; None: nothing speaks against it, or the
+    metadata are not known.
+
+    Args:
+        observed: the metadata.
+        owned: directory ids that were read here.
+        unread: how many configured directories could not be read.
+    """
+    if not observed.complete:
+        return None
+    node, now = observed.broker_id, observed.registration
+    if now is None:
+        return f"broker {node} is not registered in the cluster"
+    if is_agent_incarnation(now.incarnation_id):
+        return f"broker {node} is registered by a kjbod agent, not by Kafka"
+    here = frozenset(owned)
+    elsewhere = [one for one in now.log_dirs if one not in here]
+    if len(elsewhere) > unread:
+        return f"broker {node} has registered the directory {elsewhere[0]}, which is not here"
+    return None
+
+
+def outdated(observed: Observed, unread: Mapping[str, Uuid], read: Iterable[Uuid], unwatched: int) -> list[str]:
+    """Paths of directories of which what is remembered is not what is there: the broker has registered others in their
+    place, formatted while no guard ran.
+
+    Args:
+        observed: the metadata.
+        unread: directory ids that are known from memory alone, by path.
+        read: those that were read here.
+        unwatched: how many configured directories are neither.
+    """
+    if not observed.complete or observed.registration is None:
+        return []
+    registered = observed.registration.log_dirs
+    here = {*unread.values(), *read}
+    if sum(one not in here for one in registered) <= unwatched:
+        return []  # those may be registered, and what is remembered offline
+    return [path for path, directory_id in unread.items() if directory_id not in registered]

@@ -1,0 +1,530 @@
+"""The guard's composition root: makes the parts, joins them, and owns the order of start and end.
+
+A guard stands beside an unmodified Kafka broker, on the broker's own file. It has what an agent has to judge disks, the
+storage workers and the health monitor, and follows the metadata to know what Kafka has noticed. It takes no ``.lock``,
+registers nothing, and writes nothing into the log directories but its probes' files. Its core decides (:mod:`.core`).
+In mode observe the guard logs the decisions. In mode act it has further parts (:mod:`.acts`), which carry them out.
+
+A missing part stops nothing that works without it: a directory that cannot be read is looked for again, a controller
+that does not answer leaves the disks watched, and without a broker the guard waits for one. A change is one line in the
+log (:mod:`.telling`).
+"""
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kjbod.clock import Clock
+from kjbod.config import Config
+from kjbod.config.needs import DECISIVE
+from kjbod.errors import KjbodError
+from kjbod.ids import Uuid, random_agent_incarnation
+from kjbod.meta_properties import format_command
+from kjbod.metadata.fetching import Leader
+from kjbod.runtime import systemd
+from kjbod.runtime.control_socket import ControlServer
+from kjbod.runtime.logging import get_logger
+from kjbod.runtime.usage_meter import UsageMeter
+from kjbod.security.certificates import Certificates
+from kjbod.security.channel import NO_SECURITY, look_again
+from kjbod.wire.client import opened_with
+from kjbod_guard import rights
+from kjbod_guard.acting import Acting
+from kjbod_guard.acts import Acts, NoJournalError, load_journal
+from kjbod_guard.answers import Answers
+from kjbod_guard.binding import Holder, moved
+from kjbod_guard.broker_steps import State
+from kjbod_guard.canary_asking import listener_to_ask
+from kjbod_guard.core import GuardCore
+from kjbod_guard.directory_steps import GONE
+from kjbod_guard.finding import Finding
+from kjbod_guard.following import Following, security_to_controllers
+from kjbod_guard.hand_link import Started
+from kjbod_guard.journal import NAME as JOURNAL_NAME
+from kjbod_guard.journal import Journal
+from kjbod_guard.ladder import Step
+from kjbod_guard.looking import Looking
+from kjbod_guard.observing import Observed
+from kjbod_guard.own_files import find_own_files, on_watched_disks
+from kjbod_guard.picture import Picture, replica_rows
+from kjbod_guard.processes import Processes
+from kjbod_guard.recalling import Recalling
+from kjbod_guard.reporting import Reporting
+from kjbod_guard.showing import Showing
+from kjbod_guard.situation import Site, Situation
+from kjbod_guard.stray_listing import StrayListing
+from kjbod_guard.telling import Telling
+from kjbod_guard.voters_asking import VotersAsking
+from kjbod_guard.watching import Watching
+from kjbod_host.channel import ControllerChannel
+from kjbod_host.condition import Condition
+from kjbod_host.directories.start_up import Remembering
+from kjbod_host.ending import DEATHS, Ended, Ending, first_of, second_signal
+from kjbod_host.endpoints import keep_control, open_control, open_metrics
+from kjbod_host.files.file_process import FileProcess
+from kjbod_host.health.evidence import Verdict
+from kjbod_host.health.monitor import HealthMonitor
+from kjbod_host.health.settings import health_settings
+from kjbod_host.health.sources.linux import linux_sources
+from kjbod_host.health.state import Health
+from kjbod_host.health.watched import DirectoryStatus
+from kjbod_host.smart.asking import SmartAsking
+from kjbod_host.smart.processes import Processes as SmartProcesses
+from kjbod_host.storage.api import HasProcesses, StorageAgent, StorageOptions
+from kjbod_host.storage.registry import create
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from kjbod.metrics.listener import MetricsListener
+
+ROLE: Final = "guard"
+ROUND_MS: Final = 1_000
+"""Between two looks at everything; verdicts and metadata are looked at as they come."""
+AUDIT_TIMEOUT_MS: Final = 500
+
+
+class Guard:
+    """A run of the guard.
+
+    Args:
+        config: of the broker, and kjbod's own keys.
+        source: real path of the broker's file.
+        clock: the time.
+        rng: chance.
+        hand: in mode act: that was started, or why none was.
+    """
+
+    def __init__(
+        self, config: Config, source: str, clock: Clock, rng: random.Random, hand: Started | str | None = None
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._clock = clock
+        self._rng = rng
+        # Before there is a loop: logins may stand in files of their own.
+        security = security_to_controllers(config)
+        # Where there can be none no controller is ever known, and so none is connected to.
+        self._to_controllers = NO_SECURITY if isinstance(security, str) else security
+        self._asked = listener_to_ask(config)
+        self._certificates = Certificates()
+        self._certificates.add("controllers", self._to_controllers)
+        if not isinstance(self._asked, str):
+            self._certificates.add(f"listener {self._asked.name}", self._asked.security)
+        self._hand = hand
+        self._mode = "observe" if hand is None else "act"
+        self._acts: Acts | None = None
+        self._core = GuardCore(Site.of(config), Journal(), "")
+        self._log = get_logger()
+        self._ending = Ending("guard", clock)
+        self._remembering = Remembering(config, self._log, ROLE)
+        self._processes = Processes()
+        self._links = FileProcess("kjbod-links")
+        self._main: asyncio.Task[Any] | None = None
+        self._ended: asyncio.Future[Ended]
+        self._begun = False
+        """Whether the directories were read, and all parts are there."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._group: asyncio.TaskGroup
+        self._storage: StorageAgent
+        self._watching: Watching
+        self._monitor: HealthMonitor
+        self._looking: Looking
+        self._finding: Finding
+        self._again: asyncio.TimerHandle | None = None
+        self._telling: Telling
+        self._showing: Showing
+        self._reporting = Reporting(config, self._mode, clock, self._log)
+        self._askers = SmartProcesses(config.kjbod_smart_socket)
+        self._usage: UsageMeter
+        self._control: ControlServer | None = None
+        self._own_files: dict[str, str] = {}
+        self._verdicts: dict[str, Verdict] = {}
+        self._following = Following(
+            config,
+            clock,
+            rng,
+            security=security,
+            cluster_id=lambda: self._watching.cluster_id,
+            evicted=lambda: self._core.journal.evicted,
+            on_leader=self._on_leader,
+            is_close=self._is_close,
+            review=self.review,
+        )
+        self._voters: VotersAsking | None = None
+        if "controller" in config.process_roles:
+            channel = ControllerChannel(
+                client_id=f"kjbod-guard-{config.node_id}",
+                clock=clock,
+                spawn=self._spawn,
+                connect=opened_with(self._to_controllers),
+            )
+            self._voters = VotersAsking(channel, clock, self._in_doubt)
+
+    async def run(self) -> int:
+        """Start, watch, end.
+
+        Raises:
+            KjbodError: the start was refused.
+        """
+        self._main = asyncio.current_task()
+        self._ending.start(self._signalled)
+        options = StorageOptions(clock=self._clock, role=ROLE, log=self._note)
+        storage = self._storage = create(self._config.kjbod_storage_agent, options)
+        try:
+            await storage.start()
+            before = (await self._remembering.load()).ids
+            return await self._watch(before)
+        except asyncio.CancelledError:
+            if not self._ending.signals:
+                raise
+            ended = Ended(0, "asked to stop before the directories were read", clean=True)
+            self._ending.leave(ended)
+            return ended.exit_code
+        finally:
+            self._ending.pass_over_signals()
+            await self._reporting.close()  # which is no task of ours
+            if self._acts is not None:
+                self._acts.close()
+            self._processes.close()
+            self._links.close()
+            self._remembering.close()
+            await storage.close()
+
+    # ------------------------------------------------------------------------------------------------------- the parts
+
+    async def _watch(self, before: Mapping[str, Uuid]) -> int:
+        config = self._config
+        self._ended = asyncio.get_running_loop().create_future()
+        paths = rights.log_paths(config)
+        memory = Recalling(config, paths, self._remembering.files, self._links, self._clock, self._log)
+        self._watching = watching = Watching(
+            config.node_id, paths, self._storage, self._clock, self._log, self._spawn, self._watched_anew, memory
+        )
+        watching.command = format_command(config.source, dynamic_controller=config.is_dynamic_controller)
+        incarnation_id = random_agent_incarnation(self._rng)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                self._own_files = await find_own_files(config, self._remembering.real_path)
+                await memory.load()
+                read = await watching.begin()
+                self._spawn(memory.run())
+                await self._reporting.open(incarnation_id, watching, self._remembering.files, self._spawn)
+                for line in on_watched_disks(self._own_files, watching.owned):
+                    self._log.warning("guard.state.on.watched.disk", reason=line)
+                for line in moved(before, watching.owned.values()):
+                    self._log.warning("guard.directory.moved", reason=line)
+                self._monitor = self._make_monitor(read)
+                journal, acts = await self._read_journal(), self._hand is not None
+                # Before the metadata: evicted partitions are followed from their first record.
+                self._core = GuardCore(Site.of(config), journal if acts else Journal(), str(incarnation_id))
+                self._join(watching, "" if acts else journal.left)
+                metrics = await self._start_parts()
+                self._begun = True
+                self.review()
+                if self._hand is not None:
+                    self._spawn(self._open_acts(self._hand))
+                systemd.notify_ready(self.condition().line)
+                ended = await self._ended
+                self._ending.limit(ended)
+                self._reporting.account.ending(ended.reason)
+                await self._reporting.audit.settle(AUDIT_TIMEOUT_MS)
+                if metrics is not None:
+                    metrics.close()
+                for task in self._tasks:
+                    task.cancel()
+        except* KjbodError as group:
+            ended = Ended(first_of(group).exit_code, str(first_of(group)), clean=False)
+        except* Exception as group:  # noqa: BLE001  any bug in any part: the whole guard ends, and says so
+            ended = self._ending.after_bug(first_of(group))
+        return await self._finish(ended)
+
+    async def _finish(self, ended: Ended) -> int:
+        self._ending.limit(ended)
+        systemd.notify_stopping(ended.reason)
+        if self._control is not None:
+            self._control.close()
+        await self._storage.close()
+        await self._reporting.end(ended.exit_code, ended.reason)
+        self._ending.leave(ended)
+        return ended.exit_code
+
+    async def _read_journal(self) -> Journal:
+        """The journal of the guard before this one. A guard that observes needs none to go on."""
+        try:
+            return await load_journal(self._config, self._remembering.files, self._clock)
+        except NoJournalError as error:
+            if self._hand is not None:
+                raise
+            self._log.warning("guard.journal.not.read", reason=str(error))
+            return Journal()
+
+    def _join(self, watching: Watching, left: str) -> None:
+        """Make the parts that look, find, tell and show, and join them."""
+        if left:
+            path = Path(self._config.kjbod_state_dir) / JOURNAL_NAME
+            left = f"a guard that acted has left {left}: only one that acts undoes that (kjbod.guard.mode=act)"
+            left += f"; where it was put back by hand: move {path} away"
+            self._log.warning("guard.left.behind", reason=left)
+        config, clock, monitor = self._config, self._clock, self._monitor
+        undecided = [line for name, line in config.unread.items() if name in DECISIVE]
+        left = "; ".join(one for one in (left, *undecided) if one)  # it would not act, whatever its mode is to be
+        self._finding = Finding(
+            config,
+            self._source,
+            self._processes,
+            watching,
+            monitor,
+            self._following,
+            found=self._found,
+            review=self.review,
+        )
+        self._looking = Looking(
+            config, watching, monitor, self._finding, self._following, self._voters, self._own_files, clock
+        )
+        self._telling = Telling(self._reporting.account, watching, self._core, clock)
+        self._showing = Showing(config, self._mode, watching, monitor, self._core, clock, left, self._certificates)
+
+    async def _open_acts(self, hand: Started | str) -> None:
+        """Open the parts of a guard that acts. The helper may wait for a disk; all are watched meanwhile."""
+        acts = Acts(
+            self._config,
+            self._clock,
+            self._log,
+            self._reporting.account,
+            self._core,
+            security=self._to_controllers,
+            asked=self._asked,
+            spawn=self._spawn,
+            review=self.review,
+            observed=lambda: self._following.observed,
+            failed=self._unsettled,
+            well=self._well,
+            bound=lambda: self._finding.unbound is None,
+            situation=self._situation,
+        )
+        # A directory below a mask of ours cannot be read, and is to be unmasked.
+        masked = [path for path, one in self._core.directories.items() if one.means is Step.MASK]
+        files, paths = self._remembering.files, tuple(dict.fromkeys((*self._watching.owned, *masked)))
+        later = [path for path in self._watching.paths if path not in paths]
+        await acts.open(files, hand, paths, later, tuple(self._own_files.values()))
+        self._acts, self._core.acts = acts, True
+        acts.on_leader(self._following.leader)
+        if self._finding.unbound is None:
+            await acts.hold(self._finding.holder)
+        self._spawn(acts.watch_threads())
+        self._spawn(acts.watch_answers())
+        self.review()
+
+    def _make_monitor(self, read: Any) -> HealthMonitor:
+        return HealthMonitor(
+            read,
+            settings=health_settings(self._config),
+            clock=self._clock,
+            on_verdict=self._on_verdict,
+            kernel_sources=linux_sources(),
+            log=self._note,
+        )
+
+    async def _start_parts(self) -> "MetricsListener[Picture] | None":
+        self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
+        smart = SmartAsking(
+            self._config.kjbod_smart_interval_ms, self._askers, self._clock, self._log, self._monitor.status
+        )
+        self._monitor.smart = smart.of
+        self._spawn(smart.run())
+        self._spawn(self._monitor.run())
+        self._watching.tend(self._monitor)
+        self._spawn(self._following.run())
+        self._spawn(self._finding.run())
+        if self._voters is not None:
+            self._spawn(self._voters.run())
+        self._spawn(self._rounds(systemd.watchdog_interval_ms()))
+        self._spawn(self._usage.run())
+        self._spawn(look_again(self._certificates))
+        self._spawn(self._reporting.sample(self._watching, self._monitor, self._following))
+        self._spawn(self._remembering.keep_current(self._read_status, self._clock))
+        listing = StrayListing(self._config.log_dirs, self._watching, self._followed)
+        answers = Answers(self.picture, self._usage.read, self._replicas, self._acting, self._let_go, listing.list_all)
+        self._control = await open_control(
+            self._config, answers.handlers(), files=self._remembering.files, log=self._log
+        )
+        self._spawn(keep_control(self._control, files=self._remembering.files, log=self._log))
+        return await open_metrics(self._config.kjbod_metrics_listener, self.picture, _load_metrics, self._usage.read)
+
+    def _read_status(self) -> list[DirectoryStatus]:
+        """Knowledge of the monitor about the directories that were read."""
+        return [one for one in self._monitor.status() if one.path not in self._watching.unread]
+
+    def _worker_ids(self) -> tuple[int, ...]:
+        storage = self._storage
+        return storage.worker_ids() if isinstance(storage, HasProcesses) else ()
+
+    def _helper_ids(self) -> tuple[int, ...]:
+        workers, storage = self._worker_ids(), self._storage
+        of_storage = storage.process_ids() if isinstance(storage, HasProcesses) else ()
+        beside = (pid for pid in of_storage if pid not in workers)
+        reports = self._reporting.process_ids()
+        hand = () if self._acts is None else self._acts.process_ids()
+        files = (*self._remembering.files.process_ids(), *self._links.process_ids())
+        return (*beside, *files, *reports, *self._processes.process_ids(), *hand, *self._askers.process_ids())
+
+    def _followed(self) -> Observed | None:
+        """The metadata; None where they are not followed, or the picture of them is incomplete."""
+        following = self._following
+        return following.observed if following.is_followed and following.observed.incomplete is None else None
+
+    def _replicas(self, path: str) -> list[dict[str, Any]]:
+        following = self._following
+        return replica_rows(following.observed, self._watching.directory_id(path)) if following.is_followed else []
+
+    def _acting(self) -> Acting | None:
+        return None if self._acts is None else self._acts.acting
+
+    async def _let_go(self, path: str, rest: bool) -> dict[str, str | None]:
+        """Close a released directory, and look at it no more for a while."""
+        held = None if self._acts is None else await self._acts.let_go(path)
+        mount = self._watching.mount(path)
+        if held is None and rest:
+            self._watching.rest(path)
+        where = ("mount_point", "source", "fstype")
+        return {"held": held} | {name: None if mount is None else getattr(mount, name) for name in where}
+
+    # --------------------------------------------------------------------------------------------- what others find out
+
+    def _on_leader(self, leader: Leader | None) -> None:
+        if self._voters is not None:
+            self._voters.on_leader(leader)
+        if self._acts is not None:
+            self._acts.on_leader(leader)
+
+    async def _found(self, holder: Holder | None) -> None:
+        if self._acts is not None:
+            await self._acts.hold(holder)
+
+    def _in_doubt(self) -> bool:
+        """Whether the broker may have to be fenced soon."""
+        return bool(self._unsettled()) or self._core.broker.state in (State.CRIPPLED, State.FENCING)
+
+    def _is_close(self) -> bool:
+        """Whether each change of the metadata may matter."""
+        return self._begun and (self._in_doubt() or self._core.in_doubt(self._clock.monotonic_ms()))
+
+    def _unsettled(self) -> list[str]:
+        """Paths of the directories that have failed, and that the metadata do not show offline. A broker that works on
+        one without ``meta.properties`` is not in doubt."""
+        verdicts = self._verdicts
+        failed = [status.path for status in self._monitor.status() if status.health.health is Health.FAILED]
+        failed = [path for path in failed if path not in verdicts or not verdicts[path].is_about_identity]
+        return [path for path in failed if self._core.standing(path).state not in GONE]
+
+    def _well(self) -> list[str]:
+        """Paths of the directories that are watched, and about which there is no doubt."""
+        found = {status.path: status.health for status in self._monitor.status()}
+        watched = (path for path, entry in self._watching.entries.items() if entry.reason is None)
+        return [
+            path
+            for path in watched
+            if path in found and found[path].health is not Health.FAILED and not found[path].in_trouble
+        ]
+
+    def _on_verdict(self, verdict: Verdict) -> None:
+        before = self._verdicts.get(verdict.path)
+        self._verdicts[verdict.path] = verdict
+        self._reporting.account.verdict(verdict)
+        if verdict.state is Health.FAILED and (before is None or before.state is not Health.FAILED):
+            directory_id = self._watching.directory_id(verdict.path)
+            held = self._following.observed.held() if self._following.is_followed else {}
+            self._reporting.account.failure(verdict, None if directory_id is None else held.get(directory_id))
+        if verdict.state in (Health.SUSPECT, Health.FAILED) and self._acts is not None:
+            self._acts.in_doubt()
+        if verdict.state is not Health.FAILED:
+            self._telling.forget(verdict.path)
+        self.review()
+
+    def _watched_anew(self, path: str) -> None:
+        """Another disk, or one that is well again: what was said of the one before is over."""
+        self._verdicts.pop(path, None)
+        self._telling.forget(path)
+        self._reporting.account.of_cluster(self._watching.cluster_id)
+        if self._acts is not None:
+            self._acts.watched_anew(path)
+        self.review()
+
+    def review(self) -> None:
+        """Compare what is with what was told last, tell what is new, and begin what is due."""
+        if (now := self._situation()) is None:
+            return
+        look = self._core.look(now)
+        self._telling.tell(now, self._finding, self._verdicts)
+        for path, (case, decided) in look.decided.items():
+            self._telling.would(path, case, decided, now, self._verdicts)
+        if self._acts is not None:
+            self._acts.acting.take(look)
+        if self._again is not None:
+            self._again.cancel()
+        later = asyncio.get_running_loop().call_later
+        self._again = None if look.again_ms is None else later(max(1, look.again_ms) / 1000, self.review)
+
+    def _situation(self) -> Situation | None:
+        """Knowledge of everything at this moment; None before the parts are there, and when the guard ends."""
+        if not self._begun or self._ended.done():
+            return None
+        return self._looking.situation(self._acts, self._verdicts)
+
+    def condition(self) -> Condition:
+        """The condition of the guard in one line."""
+        return self._showing.condition(self._looking.situation(self._acts, self._verdicts), self._acts)
+
+    def picture(self) -> Picture:
+        """Everything at this moment, for status, log-dirs and metrics."""
+        now = self._looking.situation(self._acts, self._verdicts)
+        return self._showing.picture(now, self._acts, self._finding.holder, self._verdicts, self._following.leader)
+
+    # ------------------------------------------------------------------------------------------------ tasks and ending
+
+    async def _rounds(self, watchdog_interval_ms: int | None) -> None:
+        """Do what is due by time alone; pet the service manager's watchdog as long as disks are really watched."""
+        told = ""
+        while True:
+            self._following.note_complete()
+            for path in self._finding.outdated:  # not in a review: the monitor may be in the middle of a round
+                self._watching.disown(path)
+            self.review()
+            if (line := self.condition().line) != told:
+                told = line
+                systemd.notify_status(line)
+            standing = self._monitor.standing_still(self._clock.monotonic_ms())
+            if standing is None:
+                systemd.notify_watchdog()
+            else:
+                self._log.error("guard.stands.still", reason=standing)
+            await asyncio.sleep(min(ROUND_MS, watchdog_interval_ms or ROUND_MS) / 1000)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._group.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _signalled(self, number: int) -> None:
+        """SIGTERM or SIGINT: stop in good order; the second one: stop."""
+        if not self._begun:
+            if self._main is not None and self._ending.signals == 1 and not self._ending.decided:
+                self._main.cancel()
+        elif not self._ended.done():
+            self._ended.set_result(Ended(0, signal.Signals(number).name, clean=True))
+        elif self._ending.signals > 1:
+            self._ending.limit(second_signal(number), 0)
+
+    def _note(self, event: str, fields: dict[str, object]) -> None:
+        say = self._log.warning if event in DEATHS else self._log.info
+        say(event, **fields)
+
+
+def _load_metrics() -> "Callable[[Picture], Iterable[Metric]]":
+    from kjbod_guard.metrics import metrics_of
+
+    return metrics_of

@@ -1,0 +1,310 @@
+"""The daemon's side of the hand: starts it, asks it, and never waits longer than it says.
+
+The hand is started while the daemon still has its rights, once. One that has died is not started again, since the
+daemon could not any more: every means fails from then on with that reason, :attr:`HandLink.problem` has it, and
+``told`` is called with it. What is to be done is to start the guard again.
+"""
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, cast
+
+from kjbod.clock import Clock
+from kjbod.quick_dataclass import dataclass
+from kjbod_guard import hand, hand_requests, stuck
+from kjbod_guard.means import Done, Outcome, Thread, Verb
+
+START_TIMEOUT_MS: Final = 30_000
+"""How long the hand may take to look at its directories: :data:`.hand_freezing.FREEZE_MS` each, if all of them hang."""
+GRACE_MS: Final = 500
+"""By how much the daemon waits longer for an answer than the hand does for its child."""
+LINE_BYTES_MAX: Final = 4 << 20
+_KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts that a hand is told at its start: what it may touch.
+
+    Attributes:
+        node: id of the broker.
+        directories: its log directories, as configured; those that are left out are refused.
+        later: log directories that are not looked at now, and may be frozen later.
+        ports: of its listeners.
+        never_ports: of controllers, which must not be among them.
+        own: paths without which kjbod does not go on: code, state, reports.
+        broker: pid and start time of the process that holds ``.lock``; None: no broker runs.
+    """
+
+    node: int
+    directories: tuple[str, ...]
+    later: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    never_ports: tuple[int, ...] = ()
+    own: tuple[str, ...] = ()
+    broker: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """State of a directory as a hand has frozen it.
+
+    Attributes:
+        reason: why nothing is done to it; None: it is held.
+        no_cut: why it is not cut; None: it would be.
+        no_mask: likewise.
+        masked: it was when the hand was started.
+    """
+
+    reason: str | None
+    no_cut: str | None
+    no_mask: str | None
+    masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A hand that has been started and was told nothing yet."""
+
+    pid: int
+    control: socket.socket
+
+
+def start_hand() -> Started:
+    """Exec the hand. Blocks for an exec from the system's disk, some milliseconds.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    program = [sys.executable, "-I", "-S", str(Path(hand.__file__))]
+    environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+    high = os.dup(theirs.fileno())
+    while high <= hand.CONTROL_FD:  # a dup2 onto itself would stay close-on-exec
+        high = os.dup(high)
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+        (os.POSIX_SPAWN_DUP2, 0, 1),
+        (os.POSIX_SPAWN_DUP2, 0, 2),
+        (os.POSIX_SPAWN_DUP2, high, hand.CONTROL_FD),
+    ]
+    try:
+        pid = os.posix_spawn(sys.executable, program, environment, file_actions=actions)
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        os.close(high)
+        theirs.close()
+    ours.setblocking(False)
+    return Started(pid, ours)
+
+
+class HandLink:
+    """Means by the hand (:class:`.means.Hand`). No method raises. Made by :meth:`open`.
+
+    Attributes:
+        pid: of the hand.
+        directories: what it says of each.
+        missing: what it lacks, a line each, also where that keeps it from nothing.
+        lacks: capabilities without which it cannot act, a line each.
+        problem: why it does nothing any more; None: it works.
+        apart: whether the broker that it knows is in another network namespace; None: nobody knows.
+    """
+
+    def __init__(self, started: Started, *, clock: Clock, told: Callable[[str], None]) -> None:
+        self.pid = started.pid
+        self.directories: Mapping[str, Frozen] = {}
+        self.missing: Sequence[str] = ()
+        self.lacks: Sequence[str] = ()
+        self.problem: str | None = None
+        self.apart: bool | None = None
+        self._clock, self._told = clock, told
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._threads: Mapping[int, stuck.Waiting] = stuck.NONE_WAITING
+        self._closed = False
+        self._wire = _Wire(self._heard, self._lost)
+
+    @classmethod
+    async def open(cls, started: Started, facts: Facts, *, clock: Clock, told: Callable[[str], None]) -> "HandLink":
+        """Tell a hand its facts, and take its answer. One that does not take them has a :attr:`problem`.
+
+        Args:
+            started: the hand.
+            facts: what it may touch.
+            clock: for the times of answers.
+            told: called once with the reason when the hand is of no more use.
+        """
+        link = cls(started, clock=clock, told=told)
+        await asyncio.get_running_loop().create_unix_connection(lambda: link._wire, sock=started.control)
+        hello = link._waiting[0] = asyncio.get_running_loop().create_future()
+        link._wire.send(asdict(facts))
+        try:
+            async with asyncio.timeout(START_TIMEOUT_MS / 1000):
+                found = await hello
+        except TimeoutError:
+            found = {"error": f"it did not answer within {START_TIMEOUT_MS} ms"}
+        except OSError:  # it is lost, and that is told
+            return link
+        if "error" in found:
+            link._useless(f"the hand (process {link.pid}) refuses its facts: {found['error']}")
+            link._wire.close()
+            return link
+        link._take(found)
+        link.lacks, link.apart = tuple(found["lacks"]), found["apart"]
+        link.missing = (*found["missing"], *link.lacks)
+        return link
+
+    # ---- means.Hand
+
+    async def cut(self, directory: str, until_ms: int) -> Done:
+        return await self._do(Verb.CUT, directory=directory, until_ms=until_ms)
+
+    async def mask(self, directory: str) -> Done:
+        return await self._do(Verb.MASK, directory=directory)
+
+    async def unmask(self, directory: str) -> Done:
+        return await self._do(Verb.UNMASK, directory=directory)
+
+    async def kill(self) -> Done:
+        return await self._do(Verb.KILL)
+
+    async def reset(self) -> Done:
+        return await self._do(Verb.RESET)
+
+    async def unreset(self) -> Done:
+        return await self._do(Verb.UNRESET)
+
+    async def destroy(self) -> Done:
+        return await self._do(Verb.DESTROY)
+
+    async def threads(self) -> Sequence[Thread] | Done:
+        done, answer = await self._ask(Verb.THREADS)
+        if done.outcome is not Outcome.DONE:
+            return done
+        samples = [stuck.Sample(**row) for row in answer["threads"]]
+        self._threads = stuck.follow(self._threads, samples, self._clock.monotonic_ms())
+        return stuck.threads(self._threads)
+
+    # ---- and beside it
+
+    async def hold(self, pid: int, started: int) -> Done:
+        """Another process is the broker now; the hand sees for itself that it holds ``.lock`` of a directory of its
+        own, and that the one before has ended."""
+        self._threads = stuck.NONE_WAITING
+        done, answer = await self._ask("hold", pid=pid, started=started)
+        self.apart = answer.get("apart")
+        return done
+
+    async def let_go(self, directory: str) -> Done:
+        """The hand closes a directory, so that its file system can be unmounted."""
+        return await self._on("let_go", directory)
+
+    async def freeze(self, directory: str) -> Done:
+        """The hand looks for itself at what is at a path by now, and takes hold of it."""
+        return await self._on("freeze", directory)
+
+    async def _on(self, verb: str, directory: str) -> Done:
+        done, answer = await self._ask(verb, directory=directory)
+        self._take(answer)
+        return done
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        if "directories" in answer:
+            self.directories = {path: Frozen(**row) for path, row in answer["directories"].items()}
+
+    def close(self) -> None:
+        """Let the hand end. It waits for nothing; the keeper of its rules removes them when the broker has ended."""
+        self._closed = True
+        self._wire.close()
+        self._lost()
+
+    async def _do(self, verb: str, **arguments: object) -> Done:
+        return (await self._ask(verb, **arguments))[0]
+
+    async def _ask(self, verb: str, **arguments: object) -> tuple[Done, dict[str, Any]]:
+        began_ms = self._clock.monotonic_ms()
+        number = next(self._numbers)
+        if self.problem is not None:
+            return Done(outcome=Outcome.FAILED, reason=self.problem), {}
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._wire.send({"n": number, "verb": verb, **arguments})
+        limit_ms = hand_requests.DEADLINES_MS[verb] + GRACE_MS
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                answer = await waiting
+            outcome, reason = Outcome(answer["outcome"]), str(answer["reason"])
+        except TimeoutError:
+            harmless = verb in hand_requests.HARMLESS
+            outcome = Outcome.FAILED if harmless else Outcome.PENDING
+            answer, reason = {}, f"the hand (process {self.pid}) did not answer within {limit_ms} ms"
+        except OSError as error:  # it may have been done before the hand died
+            answer, outcome, reason = {}, Outcome.FAILED, str(error.strerror)
+        finally:
+            self._waiting.pop(number, None)
+        return Done(outcome=outcome, reason=reason, took_ms=self._clock.monotonic_ms() - began_ms), answer
+
+    # ---- the wire
+
+    def _heard(self, answer: dict[str, Any]) -> None:
+        waiting = self._waiting.get(answer.get("n") or 0)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def _lost(self) -> None:
+        if self._closed:
+            self.problem = "the guard is ending" if self.problem is None else self.problem
+        else:
+            self._useless(f"the hand (process {self.pid}) has died: start the guard again")
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(OSError(errno.EPIPE, self.problem or ""))
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+
+    def _useless(self, reason: str) -> None:
+        if self.problem is None:
+            self.problem = reason
+            self._told(reason)
+
+
+class _Wire(asyncio.Protocol):
+    """The socket to the hand."""
+
+    def __init__(self, heard: Callable[[dict[str, Any]], None], lost: Callable[[], None]) -> None:
+        self._heard, self._lost = heard, lost
+        self._received = b""
+        self._transport: asyncio.Transport | None = None
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Send a line."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(json.dumps(request).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._received = (self._received + data).split(b"\n")
+        for line in lines:
+            self._heard(json.loads(line))
+        if len(self._received) > LINE_BYTES_MAX:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()

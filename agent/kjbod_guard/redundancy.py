@@ -1,0 +1,144 @@
+"""Redundancy that partitions of a broker lack, by the metadata: for status, metrics and alerts. Pure.
+
+An eviction makes replica lists shorter, so Kafka's own count of under-replicated partitions does not show what is
+missing. The guard shows it from the first second.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Final
+
+from kjbod.ids import is_reserved
+from kjbod.quick_dataclass import dataclass
+from kjbod.units import moment
+from kjbod_guard.journal import Journal
+from kjbod_guard.observing import Key, Observed, Placed
+from kjbod_guard.retries import Refused
+
+REPORT_EVERY_MS: Final = 10_000
+"""Least time between two reports of changed counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Partitions of the broker that lack replicas.
+
+    Attributes:
+        below_replication_factor: that the guard evicted the broker from, and that it is not back in.
+        below_min_isr: whose ISR is smaller than ``min.insync.replicas``.
+        without_leader: that have no leader.
+        in_sync_offline: whose leader, another broker, counts the replica here as in sync while Kafka has its directory
+            offline. A leader does not look at directories when it takes a follower back where nobody writes
+            (``Partition.maybeExpandIsr``), and the page cache of a disk that was cut is gone. Nothing is missing by
+            that, so it is no reason for a report.
+    """
+
+    below_replication_factor: int
+    below_min_isr: int
+    without_leader: int
+    in_sync_offline: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Counts that the guard reported last.
+
+    Attributes:
+        needs: the counts.
+        at_ms: monotonic time of that report; None: this run of the guard has reported none.
+    """
+
+    needs: Needs
+    at_ms: int | None = None
+
+
+NOTHING_REPORTED: Final = Reported(Needs(0, 0, 0))
+"""State of a new run of a guard."""
+
+
+def is_due(reported: Reported, found: Needs, now_ms: int) -> bool:
+    """Return whether the guard is to report counts of what is missing now.
+
+    Args:
+        reported: the last report.
+        found: the counts at this moment.
+        now_ms: monotonic time.
+    """
+    waits = reported.at_ms is not None and now_ms - reported.at_ms < REPORT_EVERY_MS
+    return found != reported.needs and not waits
+
+
+def evicted(journal: Journal, observed: Observed) -> list[Key]:
+    """Return the partitions that the broker was taken out of and is not back in, by the metadata."""
+    return [key for key in journal.evicted if key not in observed.partitions and key[0] in observed.topics]
+
+
+def needs(journal: Journal, observed: Observed, static_min_isr: int) -> Needs:
+    """Return how many partitions lack replicas.
+
+    Args:
+        journal: what the guard has evicted.
+        observed: the metadata, which are followed.
+        static_min_isr: ``min.insync.replicas`` of the broker's file.
+    """
+    short = leaderless = 0
+    for key, placed in (*observed.partitions.items(), *observed.others.items()):
+        wanted = observed.min_insync_replicas(key[0], static_min_isr)
+        short += bool(placed.isr) and len(placed.isr) < min(wanted, len(placed.replicas) or wanted)
+        leaderless += placed.leader < 0 and bool(placed.replicas)
+    offline = sum(_is_in_sync_offline(observed, placed) for placed in observed.partitions.values())
+    return Needs(len(evicted(journal, observed)), short, leaderless, offline)
+
+
+def _is_in_sync_offline(observed: Observed, placed: Placed) -> bool:
+    online = () if observed.registration is None else observed.registration.log_dirs
+    is_followed = placed.leader not in (-1, observed.broker_id) and observed.broker_id in placed.isr
+    return is_followed and bool(online) and not is_reserved(placed.directory) and placed.directory not in online
+
+
+def lines(journal: Journal, observed: Observed, lack: Needs) -> list[tuple[bool, str]]:
+    """Return lines for people, each with whether it is critical; ``lack``: what :func:`needs` has counted."""
+    found: list[tuple[bool, str]] = []
+    if lack.without_leader:
+        found.append((True, f"{_partitions(lack.without_leader)} {_have(lack.without_leader)} no leader"))
+    if lack.below_min_isr:
+        verb = "is" if lack.below_min_isr == 1 else "are"
+        found.append((True, f"{_partitions(lack.below_min_isr)} {verb} below min.insync.replicas"))
+    if lack.in_sync_offline:
+        what, have = _partitions(lack.in_sync_offline), _have(lack.in_sync_offline)
+        why = "in the ISR while Kafka has the directory offline: it may lack records there"
+        todo = (
+            "keep their leaders running, and take it out of their lists (kafka-reassign-partitions) before it restarts"
+        )
+        found.append((True, f"{what} {have} broker {observed.broker_id} {why}: {todo}"))
+    groups: dict[tuple[int, int], list[int]] = {}
+    for key in evicted(journal, observed):
+        one, there = journal.evicted[key], observed.others.get(key)
+        left = len(one.before) - 1 if there is None else len(there.replicas)
+        groups.setdefault((left, len(one.before)), []).append(one.at_ms)
+    for (left, of), times in sorted(groups.items()):
+        what = f"{_partitions(len(times))} {_have(len(times))} {left} of {of} replicas"
+        found.append((False, f"{what} since {moment(min(times))}: the guard evicted broker {observed.broker_id}"))
+    return found
+
+
+def refusals(
+    retries: Mapping[Key, Refused], journal: Journal, observed: Observed, now_ms: int, wall_ms: int
+) -> list[dict[str, Any]]:
+    """Return a row for each partition that the controllers refused, with their reason; the times are of one moment."""
+    rows = []
+    for key, one in retries.items():
+        known = journal.evicted.get(key) or journal.demoted.get(key)
+        topic = observed.topics.get(key[0]) or (str(key[0]) if known is None else known.topic)
+        since_ms = wall_ms - (now_ms - one.since_ms)
+        row = {"topic": topic, "partition": key[1], "means": one.means, "reason": one.reason, "since_ms": since_ms}
+        rows.append(row | {"left": one.is_left})
+    return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'' if count == 1 else 's'}"
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"

@@ -1,0 +1,178 @@
+"""Knowledge of a guard at one moment: the disks, the broker, the metadata. Pure.
+
+The shell makes a :class:`Situation` (:mod:`.looking`), and the core decides from it and from nothing else
+(:mod:`.core`).
+"""
+
+from collections.abc import Mapping
+
+from kjbod.config.keys import Config
+from kjbod.ids import Uuid
+from kjbod.quick_dataclass import dataclass
+from kjbod_guard.majority import Quorum
+from kjbod_guard.observing import Observed
+from kjbod_host.health.state import Cause, Health
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Configuration, as far as decisions depend on it.
+
+    Attributes:
+        node_id: of the broker.
+        log_dirs: paths of its log directories, as configured.
+        metadata_log_dir: path of the directory of the metadata log.
+        evict: ``kjbod.guard.evict=auto``.
+        fence_first: ``kjbod.guard.ladder=fence``.
+        fence_brokers_max: ``kjbod.guard.fence.max.brokers``.
+        cut_brokers_max: ``kjbod.guard.cut.max.brokers``.
+        host_fault_timeout_ms: ``kjbod.guard.host.fault.timeout.ms``.
+        failure_timeout_ms: ``log.dir.failure.timeout.ms``.
+        min_isr: ``min.insync.replicas`` of the broker's file.
+        demote: ``kjbod.guard.slow=demote``.
+    """
+
+    node_id: int = -1
+    log_dirs: tuple[str, ...] = ()
+    metadata_log_dir: str = ""
+    evict: bool = True
+    fence_first: bool = False
+    fence_brokers_max: int = 1
+    cut_brokers_max: int = 1
+    host_fault_timeout_ms: int = 30_000
+    failure_timeout_ms: int = 30_000
+    min_isr: int = 1
+    demote: bool = False
+
+    @classmethod
+    def of(cls, config: Config) -> "Site":
+        """Return the site of a broker's file, with kjbod's own keys."""
+        return cls(
+            node_id=config.node_id,
+            log_dirs=tuple(config.log_dirs),
+            metadata_log_dir=config.metadata_log_dir,
+            evict=config.kjbod_guard_evict == "auto",
+            fence_first=config.kjbod_guard_ladder == "fence",
+            fence_brokers_max=config.kjbod_guard_fence_max_brokers,
+            cut_brokers_max=config.kjbod_guard_cut_max_brokers,
+            host_fault_timeout_ms=config.kjbod_guard_host_fault_timeout_ms,
+            failure_timeout_ms=config.log_dir_failure_timeout_ms,
+            min_isr=config.min_insync_replicas,
+            demote=config.kjbod_guard_slow == "demote",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """The disk of a log directory.
+
+    Attributes:
+        path: of the directory, as configured.
+        directory_id: that was read there, or is known from memory; None where nobody knows.
+        health: the verdict; None: the directory is not watched.
+        cause: why.
+        in_trouble: whether it is suspected of something that may end as failed.
+        failed_ms: monotonic time of the verdict failed; None: it has not failed.
+        bad_ms: since when it has stood still, or answered nothing but errors; the last request that it completed since
+            ends that time, and begins it anew.
+        over: why its failure may be over, in words; None: nothing says so.
+        kept: why the failed mount is not the broker's mount, in words; None: it is.
+        unidentified: whether only its ``meta.properties`` is gone or another one, and it answers.
+        unread: whether it is known from memory alone, and has not answered since.
+        elsewhere: whether the path leads to another mount than when it was read.
+        file_system: ``"ext4"``; None where nobody knows.
+        shared: why its file system may not be shut down, in words; None: it carries nothing but log directories.
+        beside: paths of other directories on its file system.
+        shares: paths of directories that what happens to this disk happens to, those beside it included.
+        cut_after_ms: ``kjbod.guard.cut.after.ms``, or its default for this medium.
+        medium: ``"flash"``, in words of the default; empty where the time is configured.
+    """
+
+    path: str
+    directory_id: Uuid | None = None
+    health: Health | None = None
+    cause: Cause = Cause.NONE
+    in_trouble: bool = False
+    failed_ms: int | None = None
+    bad_ms: int = 0
+    over: str | None = None
+    kept: str | None = None
+    unidentified: bool = False
+    unread: bool = False
+    elsewhere: bool = False
+    file_system: str | None = None
+    shared: str | None = None
+    beside: frozenset[str] = frozenset()
+    shares: frozenset[str] = frozenset()
+    cut_after_ms: int = 10_000
+    medium: str = ""
+
+    @property
+    def is_known_well(self) -> bool:
+        """Whether the disk is known to be healthy. Of one that is held nobody knows: an adapter that lets nothing
+        through looks like that."""
+        return self.health not in (None, Health.FAILED, Health.HELD) and not self.in_trouble
+
+    @property
+    def serves(self) -> bool:
+        """Whether the disk is known to be healthy, whoever's the directory is by now."""
+        return self.is_known_well or self.unidentified
+
+    @property
+    def is_late(self) -> bool:
+        """Whether threads of the broker may wait for this disk: it has failed, is slow, held or suspected."""
+        return self.health in (Health.SUSPECT, Health.FAILED, Health.SLOW, Health.HELD) or self.in_trouble
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the directory has been read, and has not failed."""
+        return self.health not in (None, Health.FAILED) and not self.unread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Everything that is known at one moment.
+
+    Attributes:
+        now_ms: monotonic time.
+        wall_ms: wall clock, for what people read.
+        disks: of all configured directories, by path.
+        observed: the metadata, as far as they were read.
+        blind: why they are not followed; None: they are.
+        answered_ms: when a controller was asked last whose answer is applied; None: none has answered.
+        unbound: why there is no broker for which to act; None: there is.
+        looked: whether it is known which process holds the log directories, if any.
+        pid: of the broker's process; None: none is there.
+        told: whether the privileged helper was told that this process is the broker.
+        ended_pid: of a broker's process of which the kernel told that it has ended.
+        may_evict: whether the guard has ALTER on the cluster, and its journal can be written, as far as it is known.
+        no_helper: why nothing can be done on this host, in words; None: it can, or the guard observes.
+        quorum: of the controllers, as far as it is known; None: the node is no controller.
+        stuck: why a thread proves that the broker cannot go on, in words; None: none does.
+        waits: whether any thread of the broker has waited for a disk that was acted on, and does not come back.
+        silent: why the broker's answers say that it does not go on, in words; None: they do not.
+    """
+
+    now_ms: int
+    wall_ms: int = 0
+    disks: Mapping[str, Disk]
+    observed: Observed
+    blind: str | None = None
+    answered_ms: int | None = None
+    unbound: str | None = None
+    looked: bool = True
+    pid: int | None = None
+    told: bool = True
+    ended_pid: int | None = None
+    may_evict: bool = True
+    no_helper: str | None = None
+    quorum: Quorum | None = None
+    stuck: str | None = None
+    waits: bool = False
+    silent: str | None = None
+
+    @property
+    def unsure(self) -> str | None:
+        """Reason why the metadata are no ground for an act, in words: they are not followed, or the picture of them is
+        incomplete (:mod:`kjbod.metadata.newer`). None: they are a ground."""
+        return self.blind or self.observed.incomplete

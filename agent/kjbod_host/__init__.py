@@ -1,0 +1,1 @@
+"""The host: log directories, their health, storage workers and files, for both roles."""

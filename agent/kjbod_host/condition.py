@@ -1,0 +1,32 @@
+"""A verdict in one line, of an agent and of a guard: how ``kjbod status`` begins, what ``kjbod status --check`` exits
+with, and what ``systemctl status`` shows. Pure."""
+
+import enum
+from typing import Final
+
+from kjbod.quick_dataclass import dataclass
+
+ONLINE: Final = "online"
+
+
+class Level(enum.IntEnum):
+    """Severity of a condition; the value is the exit code of ``kjbod status --check``."""
+
+    OK = 0
+    DEGRADED = 1
+    CRITICAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Condition of an agent or a guard; ``reasons`` is empty when it is well."""
+
+    level: Level
+    reasons: tuple[str, ...]
+    well: str
+    """What is said when there are no reasons."""
+
+    @property
+    def line(self) -> str:
+        """``OK: running, unfenced, 12 directories online``."""
+        return f"{self.level.name}: {'; '.join(self.reasons) or self.well}"

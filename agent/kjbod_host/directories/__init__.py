@@ -1,0 +1,1 @@
+"""Log directories: what they may be, how they are opened, and what is remembered of them."""

@@ -1,0 +1,215 @@
+"""The agent's side of a file process: asks, and never waits longer than it says."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import itertools
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import kjbod
+import kjbod_host
+from kjbod_host.files import file_worker
+from kjbod_host.storage.worker import Unframer, frame
+
+REAP_MS: Final = 500
+_KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
+_SOURCES: Final = sorted({str(Path(module.__file__ or "").parents[1]) for module in (kjbod, kjbod_host)})
+_NAME_ROOM: Final = " " * 24
+
+
+class FileProcess:
+    """Carries out file calls of one folder in order, in a process of its own; a new one when that has died.
+
+    Args:
+        name: of the process, at most 15 bytes.
+        libraries: directories of packages that it needs, beside Python's own and kjbod.
+    """
+
+    def __init__(self, name: str, libraries: Sequence[str] = ()) -> None:
+        self._name = name
+        self._sources = [*_SOURCES, *libraries]
+        self._numbers = itertools.count(1)
+        self._wire: _Wire | None = None
+        self._lock: list[Any] | None = None
+        self._closed = False
+        self._starting = asyncio.Lock()
+        self._pids: list[int] = []
+        self._holder = 0
+
+    async def call(self, operation: str, *arguments: Any) -> Any:
+        """Result of an operation of :mod:`.file_worker`. A caller that is cancelled leaves the operation to its end.
+
+        Raises:
+            OSError: the call's; or EPIPE: the process has died.
+        """
+        return await (await self._connected()).ask(next(self._numbers), operation, arguments)
+
+    async def take(self, folder: Path, owner: str, patience_ms: int) -> str | None:
+        """Lock a folder for as long as this process lives, see :func:`.file_worker.take`.
+
+        Raises:
+            OSError: of the folder.
+        """
+        taken, self._holder = cast("tuple[str | None, int]", await self.call("take", str(folder), owner, patience_ms))
+        if taken is None:
+            self._lock = [str(folder), owner, patience_ms]
+        return taken
+
+    def tell(self, operation: str, *arguments: Any) -> None:
+        """Have an operation done, if that goes; nobody waits for it."""
+        if self._wire is not None:
+            self._wire.ask(next(self._numbers), operation, arguments).add_done_callback(_ignore)
+
+    def process_ids(self) -> tuple[int, ...]:
+        """Ids of the process that has the lock, and of those that were started and have not been seen to end; the last
+        one works."""
+        return (*((self._holder,) if self._holder else ()), *self._pids)
+
+    def rest(self) -> None:
+        """End the process, a stuck one as soon as it can; the next call starts another one. Waits for nothing."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+            self._reap_soon()
+
+    def close(self) -> None:
+        """No more calls. The process ends by itself, a stuck one as soon as it can. Waits for nothing."""
+        self._closed = True
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+            self._reap_soon()
+
+    async def _connected(self) -> "_Wire":
+        async with self._starting:
+            if self._closed:
+                raise OSError(errno.EPIPE, "this process is ending")
+            if self._wire is not None and not self._wire.lost:
+                return self._wire
+            self._reap()
+            self._holder = 0  # it ends with the pipe of the process that is gone
+            pid, ours, life = self._start()
+            self._pids.append(pid)
+            wire = _Wire(life)
+            await asyncio.get_running_loop().create_unix_connection(lambda: wire, sock=ours)
+            self._wire = wire
+            if self._lock is not None:
+                wire.ask(next(self._numbers), "take", self._lock).add_done_callback(self._taken_again)
+            return wire
+
+    def _taken_again(self, taken: asyncio.Future[Any]) -> None:
+        if not taken.cancelled() and taken.exception() is None:
+            self._holder = taken.result()[1]
+
+    def _reap_soon(self) -> None:
+        """Until the processes that were told to end have, look again and again: none stays as a zombie."""
+        self._reap()
+        if self._wire is None and self._pids:
+            with contextlib.suppress(RuntimeError):  # no loop: this process ends as well
+                asyncio.get_running_loop().call_later(REAP_MS / 1000, self._reap_soon)
+
+    def _reap(self) -> None:
+        for pid in tuple(self._pids):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                    continue  # the kernel has not let go of it yet
+            self._pids.remove(pid)
+
+    def _start(self) -> tuple[int, socket.socket, int]:
+        """Exec it; its pid, and our ends of its socket and of its pipe. Blocks for an exec from the system's disk, some
+        milliseconds.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        read_end, life = os.pipe2(os.O_CLOEXEC)
+        program = [sys.executable, "-I", "-S", str(Path(file_worker.__file__))]
+        arguments = [str(os.getpid()), self._name, json.dumps(self._sources), _NAME_ROOM]
+        environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+        # Above the two numbers they get, or one would overwrite the other, and a dup2 onto itself stays close-on-exec.
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, file_worker.LIFE_FD + 1) for fd in (theirs.fileno(), read_end)]
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+            (os.POSIX_SPAWN_DUP2, 0, 1),
+            (os.POSIX_SPAWN_DUP2, 0, 2),
+            (os.POSIX_SPAWN_DUP2, high[0], file_worker.CONTROL_FD),
+            (os.POSIX_SPAWN_DUP2, high[1], file_worker.LIFE_FD),
+        ]
+        try:
+            pid = os.posix_spawn(sys.executable, [*program, *arguments], environment, file_actions=actions)
+        except OSError:
+            ours.close()
+            os.close(life)
+            raise
+        finally:
+            for descriptor in (*high, read_end):
+                os.close(descriptor)
+            theirs.close()
+        ours.setblocking(False)
+        return pid, ours, life
+
+
+class _Wire(asyncio.Protocol):
+    """The socket to one process."""
+
+    def __init__(self, life: int) -> None:
+        self.lost = False
+        self._life = life
+        self._unframer = Unframer()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._transport: asyncio.Transport
+
+    def ask(self, number: int, operation: str, arguments: Any) -> asyncio.Future[Any]:
+        """Send a request; the future is what it gives."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.lost:
+            answer.set_exception(self._gone())
+            return answer
+        self._waiting[number] = answer
+        self._transport.write(frame({"n": number, "op": operation, "args": list(arguments)}))
+        return answer
+
+    def close(self) -> None:
+        """Forget it. Who waits learns that it is gone."""
+        self.connection_lost(None)
+        self._transport.abort()
+
+    def _gone(self) -> OSError:
+        return OSError(errno.EPIPE, "the process that does file calls has died")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        for answer in self._unframer.feed(data):
+            waiting = self._waiting.pop(answer["n"], None)
+            if waiting is None or waiting.done():
+                continue
+            if "error" in answer:
+                waiting.set_exception(OSError(*answer["error"]))
+            else:
+                waiting.set_result(answer["ok"])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        os.close(self._life)  # whoever holds a lock for it ends
+        while self._waiting:
+            _, waiting = self._waiting.popitem()
+            if not waiting.done():
+                waiting.set_exception(self._gone())
+
+
+def _ignore(answer: asyncio.Future[Any]) -> None:
+    """Nobody waits for it; asyncio need not know of its error either."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,0 +1,30 @@
+"""Lines of the log as values: what a decision has to say, for a shell to write (:func:`kjbod_host.reporter.write`)."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from kjbod.quick_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the log: its level, its stable dotted name and its fields."""
+
+    level: Literal["info", "warning", "error"]
+    event: str
+    fields: Mapping[str, Any]
+
+
+def info(event: str, **fields: Any) -> LogLine:
+    """A line that tells how things go."""
+    return LogLine("info", event, fields)
+
+
+def warning(event: str, **fields: Any) -> LogLine:
+    """A line about something that may need a person."""
+    return LogLine("warning", event, fields)
+
+
+def error(event: str, **fields: Any) -> LogLine:
+    """A line about something that needs a person."""
+    return LogLine("error", event, fields)

@@ -1,0 +1,13 @@
+"""Whether this process has the rights that smartctl needs (:data:`.words.RIGHTS`)."""
+
+from typing import Final
+
+from kjbod_host.health.sources.fserror import has_capability
+
+_NUMBERS: Final = (17, 21)
+"""capability.h."""
+
+
+def has_rights() -> bool:
+    """Whether a smartctl that this process starts may ask a disk."""
+    return all(map(has_capability, _NUMBERS))

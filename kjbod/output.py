@@ -1,0 +1,198 @@
+"""Output of the commands: tables that line up, sizes and times for people, and nothing that a terminal would obey.
+
+Names of directories and topics come from disks and from other people. A newline, an escape sequence or half a character
+in one is printed as ``\\n``, ``\\x1b``, ``\\udcff``, so that a line stays a line. Columns are counted in cells of a
+terminal: a Chinese character takes two of them, an accent that is combined with its letter none.
+"""
+
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import click
+
+from kjbod import units
+from kjbod.error_lines import say
+from kjbod.units import duration
+
+__all__ = [
+    "UNKNOWN",
+    "OutputError",
+    "Printer",
+    "cells",
+    "complain",
+    "cut",
+    "duration",
+    "moment",
+    "percent",
+    "plural",
+    "safe",
+    "size",
+    "table",
+    "width",
+]
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_GAP: Final = "  "
+UNKNOWN: Final = "?"
+
+
+def safe(text: object) -> str:
+    """``text`` with everything that is not printable written as an escape, a backslash included where it would look
+    like one."""
+    return "".join(char if char.isprintable() and char != "\\" else _escaped(char) for char in str(text))
+
+
+def _escaped(char: str) -> str:
+    return "\\\\" if char == "\\" else char.encode("unicode_escape").decode()
+
+
+def cells(text: str) -> int:
+    """Number of columns that a printable text takes on a terminal."""
+    return sum(_cells_of(char) for char in text)
+
+
+def _cells_of(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def size(count: float | None) -> str:
+    """Bytes for people, in three digits or so: ``1.2 GiB``."""
+    if count is None or count < 0:
+        return UNKNOWN
+    unit = 0
+    # What would be printed as 1024 is one of the next unit.
+    while unit + 1 < len(_UNITS) and round(count) >= 1024:
+        count, unit = count / 1024, unit + 1
+    whole = unit == 0 or count >= 9.95
+    return f"{count:.0f} {_UNITS[unit]}" if whole else f"{count:.1f} {_UNITS[unit]}"
+
+
+def percent(part: float, whole: float) -> str:
+    """``58 %``, rounded down: 100 is all."""
+    return UNKNOWN if whole <= 0 else f"{int(100 * max(0.0, min(part / whole, 1.0)))} %"
+
+
+def moment(wall_ms: int | None) -> str:
+    """A moment in UTC, to the second; ``?`` where it is not known."""
+    return UNKNOWN if wall_ms is None else units.moment(wall_ms)
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """``1 stray``, ``2 strays``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def width() -> int | None:
+    """Number of columns; None where nobody counts them: a file, a pipe."""
+    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def cut(text: str, columns: int | None) -> str:
+    """``text``, shortened to so many columns with an ellipsis at its end."""
+    if columns is None or cells(text) <= columns:
+        return text
+    shown, left = [], columns - 3
+    for char in text:
+        left -= _cells_of(char)
+        if left < 0:
+            break
+        shown.append(char)
+    return "".join(shown) + "..."
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
+    """Lines with aligned columns; a title that begins with ``>`` means to the right. The last column, which holds what
+    may be long, is not padded."""
+    titles = [title.removeprefix(">") for title in head]
+    body = [titles, *map(list, rows)]
+    widths = [max(cells(row[column]) for row in body) for column in range(len(head))]
+    right = [title.startswith(">") for title in head]
+    return [_line(row, widths, right, indent) for row in body]
+
+
+def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool], indent: str) -> str:
+    parts = []
+    for number, (text, wide, to_right) in enumerate(zip(row, widths, right, strict=True)):
+        padding = " " * (wide - cells(text))
+        last = number == len(row) - 1
+        parts.append(padding + text if to_right else text if last else text + padding)
+    return (indent + _GAP.join(parts)).rstrip()
+
+
+class OutputError(click.ClickException):
+    """Standard output does not take what is printed."""
+
+
+class Printer:
+    """Prints lines. A reader that goes away (``| head -1``) wants no more: the command goes on in silence.
+
+    A ``patient`` one goes on in silence where there is no room, too, until :meth:`close`: for what must finish what it
+    has begun.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self._patient = patient
+        self._gone = False
+        self._lost: OutputError | None = None
+        reconfigure = getattr(sys.stdout, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")  # a locale without the characters of a path
+
+    def __call__(self, *lines: str, end: str = "\n") -> None:
+        """Print.
+
+        Raises:
+            OutputError: no room for it; not of a patient one.
+        """
+        if self._gone:
+            return
+        try:
+            for line in lines:
+                click.echo(line + end, nl=False)
+        except OSError as error:
+            self._gone = True
+            # What is still buffered would fail once more when the interpreter ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):
+                self._lost = OutputError(f"the output is not complete: standard output: {error.strerror}")
+                if not self._patient:
+                    raise self._lost from None
+
+    def close(self) -> None:
+        """Say what was held back.
+
+        Raises:
+            OutputError: the lines found no room.
+        """
+        if self._lost is not None:
+            raise self._lost
+
+    def json(self, document: Any, *, line: bool = False) -> None:
+        """Print a document for machines; one of several in a ``line``."""
+        self(json.dumps(document, indent=None if line else 2))
+
+
+def complain(text: str) -> None:
+    """A line on standard error."""
+    say(f"kjbod: {text}")
+
+
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """``say``, for each line the first time only."""
+    told: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            say(text)
+
+    return say_once
