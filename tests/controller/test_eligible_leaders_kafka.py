@@ -1,4 +1,4 @@
-"""Brokers that go and come back with eligible leader replicas (KIP-966), beside a real controller of Kafka 4.3.1.
+"""Brokers that go and come back with eligible leader replicas (KIP-966), beside a real controller of Kafka 4.4.0.
 
 One story: all processes fall silent and are replaced, in order and not in order, with directories lost meanwhile.
 """
@@ -90,11 +90,11 @@ def replacements() -> list[Part]:
     return [*up_to_the_first_restart(), ("all fall silent", Silence(BROKERS)), *after_all_were_gone()]
 
 
-@pytest.mark.usefixtures("kafka_kit")
+@pytest.mark.usefixtures("newest_kit")
 def test_brokers_that_are_replaced_leave_the_same_leaders_as_at_a_real_controller(
-    tmp_path: Path, processes: Processes, kafka_kit: KafkaKit
+    tmp_path: Path, processes: Processes, newest_kit: KafkaKit
 ) -> None:
-    stories = random_stories(kafka_kit, processes, tmp_path, (), chapters=[replacements], session_ms=SESSION_MS)
+    stories = random_stories(newest_kit, processes, tmp_path, (), chapters=[replacements], session_ms=SESSION_MS)
     told = asyncio.run(stories)
     assert not told.found, told.report()
     assert told.fenced >= len(BROKERS), told.report()

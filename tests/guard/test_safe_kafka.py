@@ -310,7 +310,7 @@ def test_a_file_system_is_not_shut_down_where_kafka_would_refuse_a_list_without_
     bad, path = own.disks[1], own.paths[1]
     assert list(bad.log_dir.glob(f"{topic}-*"))
     bad.set(FaultMode.HANG)
-    assert guard.wait_for_event("guard.done", 60, means="mask", path=path)["outcome"] == "done"
+    assert guard.wait_for_event("guard.done", 60, means="mask", path=path)["outcome"] in ("done", "pending")
     guard.wait_for_event("guard.kafka.view", 60, path=path, view="offline")
     # Kafka meets the mask at its next checkpoint; where that takes longer, the guard reports the directory. Partitions
     # of other tests that lie there are evicted.

@@ -48,6 +48,7 @@ BESIDE = "tests/guard/test_beside_kafka.py::test_a_guard_beside_a_real_broker_sa
 BROKERS = "tests/controller/test_real_kafka.py::test_no_acknowledged_record_is_lost_by_sigkill_of_the_controller"
 COST = "tests/scripts/test_agent_cost.py::test_a_short_run_measures_a_real_agent_and_a_real_broker"
 COST_OF_GUARD = "tests/scripts/test_agent_cost.py::test_a_short_run_measures_a_guard_beside_a_real_broker"
+UNIVERSE = "tests/scripts/test_universe_cli.py::test_one_story_is_told_with_all_that_happens_in_it"
 FUZZED = "tests/controller/test_fuzz.py::test_a_controller_process_survives_what_may_change_nothing"
 GATE = "tests/guard/test_gate_kafka.py::test_a_broker_starts_beside_disks_that_hang_when_its_unit_has_the_gate"
 KEPT = "tests/scripts/test_metadata_start.py::test_a_start_fetches_only_what_it_lacks_and_knows_the_same"
@@ -161,6 +162,8 @@ HELD = {
     "scripts/compatibility": RELEASES,
     "scripts/compatibility --versions --rows": RELEASES,
     "scripts/compatibility --versions --rows --again": RELEASES,
+    "scripts/universe --for": UNIVERSE,
+    "scripts/universe --seed --stories": UNIVERSE,
     "scripts/fuzz": FUZZED,
     "scripts/fuzz --frames --seed": FUZZED,
     "scripts/real-brokers": BROKERS,

@@ -689,6 +689,7 @@ def test_what_was_killed_in_the_middle_is_half_done_and_undone(faults: Faults, s
 def test_what_is_overdue_says_so(faults: Faults, scratch: Path) -> None:
     faults("inject", "slow", scratch, "--for", "1h")
     os.kill(watchdogs_of(faults.state_dir)[0], signal.SIGKILL)
+    wait_until(lambda: not watchdogs_of(faults.state_dir), 10, "the end of the timer")
     [record] = faults.state_dir.glob("*.fault")
     values = json.loads(record.read_text())
     record.write_text(json.dumps({**values, "until_ms": time.time() * 1000 - 60_000}))

@@ -128,7 +128,20 @@ def test_every_script_says_on_top_what_it_is(script: str) -> None:
 
 
 WITH_HELP = [
-    *("demo", "setup", "kafka", "lock", "check", "fix", "deep", "faults", "fuzz", "real-brokers", "compatibility"),
+    *(
+        "demo",
+        "setup",
+        "kafka",
+        "lock",
+        "check",
+        "fix",
+        "deep",
+        "universe",
+        "faults",
+        "fuzz",
+        "real-brokers",
+        "compatibility",
+    ),
     *(f"bench/{name}" for name in ("agent-cost", "controller", "detection", "false-positives", "guard", "replicas")),
 ]
 

@@ -1,0 +1,41 @@
+"""``scripts/universe``: stories by their seeds, and what is said of one in which a rule is broken."""
+
+from typing import Any
+
+import pytest
+
+from scripts import universe_cli
+from tests.guard.universe import Universe
+
+
+def test_one_story_is_told_with_all_that_happens_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert universe_cli.main(["--seed", "331", "--stories", "1"]) == 0
+    *story, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("1 story from seed 331, 0 broken; ") and last.endswith("times real time")
+    assert any("hangs for" in line for line in story) and any("guard 1: broker serving" in line for line in story)
+
+
+def test_a_rule_that_is_broken_is_said_with_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(universe: Universe) -> None:
+        if universe.guarded:
+            universe.violations.append("7.00 data: all is lost")
+
+    def plan(seed: int) -> tuple[dict[str, Any], Any]:
+        return {"brokers": 2, "rf": 2, "min_isr": 1}, story
+
+    monkeypatch.setattr(universe_cli, "plan", plan)
+    assert universe_cli.main(["--seed", "5", "--stories", "2"]) == 1
+    said = capsys.readouterr().out
+    assert "7.00 data: all is lost" in said
+    assert "again: scripts/universe --seed 6 --stories 1" in said
+    assert "2 stories from seed 5, 2 broken; " in said
+
+
+@pytest.mark.parametrize("time", ["", "10", "m", "0s", "1d", "1.5h"])
+def test_a_time_that_is_none_is_one_line(time: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        universe_cli.main(["--for", time])
+    assert ended.value.code == 2
+    assert f"argument --for: {time}: give a time as 30s, 10m or 2h" in capsys.readouterr().err
