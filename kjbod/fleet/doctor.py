@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from kjbod.fleet.archive import archive_options, archive_path, make_archive
+from kjbod.fleet.archive import archive_options, archive_path
+from kjbod.fleet.archive_making import make_archive
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kjbod.fleet import archive, doctor
+from kjbod.fleet import archive, archive_making, doctor
 from kjbod.fleet.command import Place, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java
@@ -155,7 +155,7 @@ def test_an_archive_is_used_when_it_is_there_and_only_we_can_write_it(environ: d
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(0o600)
         assert archive.archive_options(java, environ) == []
-        archive._seal(path).write_text(archive._stamp(path))
+        archive.seal(path).write_text(archive.stamp(path))
         assert archive.archive_options(java, environ)[0] == f'"{expected}{path}"'
         path.chmod(0o666)
         assert archive.archive_options(java, environ) == []
@@ -178,24 +178,24 @@ def test_what_a_killed_doctor_left_is_removed_and_an_archive_is_made_whole_or_no
     other = path.with_name("0123456789-spark4.2.0.jsa")
     other.write_text("of another Spark")
 
-    monkeypatch.setattr(archive, "_train", lambda _made: None)
+    monkeypatch.setattr(archive_making, "_train", lambda _made: None)
     with pytest.raises(FleetError, match="Java wrote no archive"):
-        archive.make_archive(JAVA_17, environ)
+        archive_making.make_archive(JAVA_17, environ)
     assert sorted(path.parent.iterdir()) == sorted([old, other])
 
     def train(made: Path) -> None:
         made.write_text("classes")
         with pytest.raises(FleetError, match="another kjbod fleet doctor"):
-            archive.make_archive(JAVA_17, environ)
+            archive_making.make_archive(JAVA_17, environ)
 
-    monkeypatch.setattr(archive, "_train", train)
+    monkeypatch.setattr(archive_making, "_train", train)
     mask = os.umask(0o002)  # as Debian's users have it, who are alone in their group
     try:
-        assert archive.make_archive(JAVA_17, environ) == path
+        assert archive_making.make_archive(JAVA_17, environ) == path
     finally:
         os.umask(mask)
     assert archive.archive_options(JAVA_17, environ) != []
-    assert sorted(path.parent.iterdir()) == sorted([path, archive._seal(path), other])
+    assert sorted(path.parent.iterdir()) == sorted([path, archive.seal(path), other])
 
 
 @only_deep("a minute of two processors")
@@ -207,7 +207,7 @@ def test_a_session_starts_with_an_archive_and_with_one_that_is_damaged(
     from kjbod.fleet.session import spark_session
 
     monkeypatch.setenv("KJBOD_CACHE", str(tmp_path / "a cache"))
-    path = archive.make_archive(find_java(os.environ), os.environ)
+    path = archive_making.make_archive(find_java(os.environ), os.environ)
     whole = path.read_bytes()
     for content in (whole, b"garbage" * 100_000, whole[: len(whole) // 2], b""):
         path.write_bytes(content)
