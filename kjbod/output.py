@@ -187,7 +187,7 @@ def complain(text: str) -> None:
 
 
 def once(say: Callable[[str], None]) -> Callable[[str], None]:
-    """``say``, for each line the first time only."""
+    """Return a function that passes each line to ``say`` the first time only."""
     told: set[str] = set()
 
     def say_once(text: str) -> None:

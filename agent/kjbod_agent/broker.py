@@ -1,8 +1,9 @@
 """The agent in role ``broker``: the pure machines and what they need to be carried out.
 
 Everything that decides is elsewhere and pure: :mod:`lifecycle`, :mod:`failures`, :mod:`assignments`,
-:mod:`.replicas.table`, :mod:`.moves.machine`, :mod:`.health.verdict`. :class:`Broker` feeds them with what happens, on
-one event loop, without a lock, and does what they ask for. Nothing in it blocks and nothing in it touches a disk.
+:mod:`.replicas.table`, :mod:`.moves.machine`, :mod:`kjbod_host.health.verdict`. :class:`Broker` feeds them with what
+happens, on one event loop, without a lock, and does what they ask for. Nothing in it blocks and nothing in it touches
+a disk.
 
 What is due by time alone is found by :meth:`Broker.run_timers`, which sleeps until the next moment that any machine
 names. On its way round it pets the service manager's watchdog, provided that the parts that make an agent have moved

@@ -4,7 +4,7 @@ A controller places no new replica in a cordoned directory, and none on a broker
 What lies there stays, and moves between the directories of a broker do not ask. Four reasons:
 
 * a person named it (``cordoned.log.dirs``),
-* it is slow, held or full (:mod:`.health.verdict`),
+* it is slow, held or full (:mod:`kjbod_host.health.verdict`),
 * it is nearly full (:mod:`.replicas.choice`, with hysteresis),
 * brokers are registered that are no agents: then there are clients, who could not write to a partition that this agent
   leads, and to which it adds no second copy as a follower. All directories are cordoned, unless

@@ -1,22 +1,22 @@
 """The agent's composition root: makes the parts, joins them, and owns the order of start and end.
 
-Start: configuration, state directory, directories (:mod:`.directories.start_up`), then everything that runs for as long
-as the agent: metadata follower, health monitor, placement, mover, timers, samples, metrics, listeners; and what reads
-the replicas (:mod:`.directories.loading`). Directories may be added later (:mod:`.directories.additions`). They are
-tasks of one TaskGroup. When one of them ends with an error the process ends with its reason: half an agent is worse
-than none, because the half that heartbeats keeps partitions on the half that is dead.
+Start: configuration, state directory, directories (:mod:`kjbod_host.directories.start_up`), then everything that runs
+for as long as the agent: metadata follower, health monitor, placement, mover, timers, samples, metrics, listeners; and
+what reads the replicas (:mod:`.directories.loading`). Directories may be added later (:mod:`.directories.additions`).
+They are tasks of one TaskGroup. When one of them ends with an error the process ends with its reason: half an agent is
+worse than none, because the half that heartbeats keeps partitions on the half that is dead.
 
 On a combined node the controller is a :class:`~.companion.Companion` in this process. All that may refuse the start,
 directories, locks and ports of both, is looked at before it serves or writes; it serves before the agent registers, and
 closes after all of the agent.
 
-End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how, and :mod:`.ending` sees to it: after a disk failure
-within :data:`~.ending.HALT_TIMEOUT_MS`. The service manager's status text says so first.
+End: the broker's :attr:`~kjbod_agent.broker.Broker.ended` says how, and :mod:`kjbod_host.ending` sees to it: after a
+disk failure within :data:`~kjbod_host.ending.HALT_TIMEOUT_MS`. The service manager's status text says so first.
 
 What that thread cannot end is a process of which another thread is stuck in the kernel: not even SIGKILL does, and its
 ports stay taken. All that touches a log directory, ``kjbod.state.dir`` or ``kjbod.reports.dir`` is in other processes
-(:mod:`.storage`, :mod:`.host_files`); in this one is stderr, which must not be a file on a disk that may hang, and the
-writer of a companion's log: its sockets are closed before the end.
+(:mod:`kjbod_host.storage`, :mod:`kjbod_host.files`); in this one is stderr, which must not be a file on a disk that
+may hang, and the writer of a companion's log: its sockets are closed before the end.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ END_REPORTS_TIMEOUT_MS: Final = 1_000
 TIDY_AFTER_MS: Final = 5_000
 """Between two looks whether there are other replicas, and memory to give back."""
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 30_000
-"""With :data:`~.ending.END_TIMEOUT_MS` less than ``TimeoutStopSec=`` of the unit, so that the end is ours."""
+"""With :data:`~kjbod_host.ending.END_TIMEOUT_MS` less than ``TimeoutStopSec=`` of the unit, so that the end is ours."""
 _SPOKEN: Final = (
     ApiKey.API_VERSIONS,
     ApiKey.FETCH,

@@ -13,7 +13,7 @@ has it (``kafka.server:type=KafkaServer``), as Kafka 3.7 to 4.x has it
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -24,9 +24,6 @@ from kjbod.quick_dataclass import dataclass
 from kjbod_agent.moves.machine import ENDS, State
 from kjbod_host.health.state import Health
 from kjbod_host.metrics import Disk, directory_gauge, disk_series, health_series
-
-if TYPE_CHECKING:
-    pass
 
 UNREADABLE: Final = "unreadable"
 """State of a directory that could not be read at the start: whether it has failed is not known."""

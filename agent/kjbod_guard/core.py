@@ -13,9 +13,8 @@ with several cores on one controller's log:
 4. **Budget.** At most ``kjbod.guard.cut.max.brokers`` brokers lose a directory within 60 s, by the order of the
    controller's log (:mod:`.suspects`).
 5. **Blindness is not evidence.** A guard that does not follow the metadata, or whose picture of them is incomplete
-   (:mod:`kjbod.metadata.newer`), does nothing about disk, broker or replica lists. A disk
-   that completes requests does not hang, and a broker is not stuck because it is silent: a thread of it has to wait for
-   a disk that was acted on.
+   (:mod:`kjbod.metadata.newer`), does nothing about disk, broker or replica lists. A disk that completes requests does
+   not hang, and a broker is not stuck because it is silent: a thread of it has to wait for a disk that was acted on.
 6. **Proof, not lateness.** A fence needs a controller that answers, and other copies for everything that the broker has
    in sync (:func:`.budget.why_not_fence`). An unclean election keeps our copy: no eviction. A mask comes off by itself
    while Kafka has the directory online, when the disk answers or other copies have left the ISR.
@@ -236,8 +235,8 @@ class GuardCore:
         return Look(decided, tuple(tasks), again_ms, tuple(forgotten), changed)
 
     def _take_over(self, now: Situation) -> None:
-        """Go on where a guard before this one was ended, though its state directory is lost: what its record suspects
-        went offline under it. A directory that nobody can read has the id that no other has."""
+        """Go on where an earlier guard ended, though its state directory is lost. A directory that nobody can read has
+        the id that no other has; of several it does not matter which, since all of them are offline."""
         if now.unsure is not None or now.unbound is not None:
             return
         found = {path: self._deciding.directory_id(path, self.known, now) for path in now.disks}

@@ -128,12 +128,12 @@ class Deciding:
         return now.observed.suspects.get(self.site.node_id)
 
     def left_behind(self, known: Known, now: Situation) -> frozenset[Uuid]:
-        """Return the directories that went offline under a guard before this one, which did not come to its evictions:
-        its record, of this registration, still stands."""
+        """Return the directories that an earlier guard suspected, that are offline now, and that it did not evict. Its
+        record has the epoch of this registration."""
         registration, shown = now.observed.registration, self.shown(now)
         if registration is None or shown is None or shown.epoch != registration.epoch:
             return frozenset()
-        if suspecting.is_of(known.record, shown):
+        if suspecting.has_written(known.record, shown):
             return frozenset()
         return shown.directories.difference(registration.log_dirs)
 

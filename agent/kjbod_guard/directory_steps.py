@@ -198,7 +198,7 @@ def advance(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
         return Move(standing)
     if standing.state in (State.WELL, State.CUTTING, State.MASKING):
         return _begin(standing, facts, now_ms)
-    if _is_needless(standing, facts):
+    if _must_unmask(standing, facts):
         return _unmask(standing, facts, now_ms)
     if standing.state in _UNRECORDED:
         return _unrecorded(standing, facts, now_ms)
@@ -371,7 +371,7 @@ def _begin(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     return Move(_at(standing, State.LEFT, now_ms, standing.reason))
 
 
-def _is_needless(standing: Standing, facts: Facts) -> bool:
+def _must_unmask(standing: Standing, facts: Facts) -> bool:
     """Whether a mask is to come off: Kafka has the directory online, and its disk answers or is needed."""
     masked = standing.means is Step.MASK and not is_released(standing)
     over = facts.well or facts.answers or facts.needed is not None

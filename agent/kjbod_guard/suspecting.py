@@ -135,7 +135,7 @@ def offset_of(
     return shown.offset if covers else None
 
 
-def is_of(now: Standing, shown: Suspects) -> bool:
+def has_written(now: Standing, shown: Suspects) -> bool:
     """Whether this run of the guard has written a record."""
     return shown.mark.startswith(f"{now.run}-")
 

@@ -1,4 +1,4 @@
-"""A verdict in one line, of an agent and of a guard: how ``kjbod status`` begins, what ``kjbod status --check`` exits
+"""The condition of an agent or a guard in one line: how ``kjbod status`` begins, what ``kjbod status --check`` exits
 with, and what ``systemctl status`` shows. Pure."""
 
 import enum

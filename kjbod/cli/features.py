@@ -106,7 +106,7 @@ class _Features(click.Group):
             args = [args[at], *args[:at], *args[at + 1 :]]
         try:
             asks_for_help = not set(ctx.help_option_names).isdisjoint(args)
-            if at is None and not asks_for_help and all(argument.startswith("-") for argument in args[:1]):
+            if at is None and not asks_for_help and (not args or args[0].startswith("-")):
                 raise click.UsageError(f"give one of {', '.join(self.commands)}", ctx)
             return super().parse_args(ctx, args)
         except click.UsageError as error:

@@ -17,7 +17,8 @@ no error, SnapshotId                       FetchSnapshot from position 0 until t
 a snapshot that cannot be used             said until another can be; fetched again after a second, then after twice as
                                            long each time, up to five minutes
 one that does not arrive whole             likewise, but the first time it is fetched again at once
-one that was loaded, instead of records    likewise, from the second
+one that is offered again after it was     likewise, and never at once
+loaded, with no records behind it
 104 INCONSISTENT_CLUSTER_ID                :class:`InconsistentClusterError`, unless fetching has worked before
 anything else, time-out, disconnect        back off, ask any server
 =========================================  ==========================================================================
@@ -47,8 +48,8 @@ of all that could be compared is :attr:`Snapshot.uncompared`.
 
 Records of a newer Kafka end nothing: they are handed over as what is known of them (:mod:`.newer`). No observer
 that keeps up is ever sent a snapshot: while they make the picture incomplete, all is read again after an hour, in which
-Kafka makes a snapshot that may have the state after them, then after twice as long each time, up to a day. It comes as
-one snapshot, too.
+Kafka makes a snapshot that may have the state after them, then after twice as long each time, up to a day. What was
+read again is handed over as one :class:`Snapshot`.
 """
 
 import contextlib
@@ -87,8 +88,8 @@ SNAPSHOT_BACKOFF_MS = 1_000
 """After a snapshot that cannot be used, at first: the next one is as large."""
 SNAPSHOT_BACKOFF_MAX_MS = 300_000
 READ_AGAIN_MS = 3_600_000
-"""After records that are not known, at first: ``metadata.log.max.snapshot.interval.ms``. Half as long again at most, so
-that the observers of a cluster do not read all at the same time."""
+"""First wait before all is read again, after unknown records: ``metadata.log.max.snapshot.interval.ms``. Up to half of
+it is added at random, so that the observers of a cluster do not read at the same time."""
 READ_AGAIN_MAX_MS = 86_400_000
 SEARCH_MS = 500
 SECURED_SEARCH_MS = 1000

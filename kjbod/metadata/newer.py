@@ -63,7 +63,7 @@ def is_harmless(api_key: int) -> bool:
 
 
 def is_named(api_key: int) -> bool:
-    """Whether records of a type are of one that Kafka up to 4.4 has."""
+    """Whether Kafka up to 4.4 has this record type."""
     return api_key in _NAMES
 
 

@@ -119,9 +119,9 @@ class ClientConnection:
         low, high = self.versions[api_key]
         own_low = _ASKED_FROM.get(api_key, spec.min_version)
         if high < max(own_low, low) or low > spec.max_version:
-            remedy = (
-                "it contradicts itself" if low > high else f"upgrade {'Kafka there' if high < own_low else 'kjbod'}"
-            )
+            remedy = f"upgrade {'Kafka there' if high < own_low else 'kjbod'}"
+            if low > high:
+                remedy = "is this Kafka?"
             raise UnsupportedVersionError(
                 f"{self._peer} offers {api_key.name} versions {low} to {high}, "
                 f"kjbod knows {own_low} to {spec.max_version}: {remedy}"

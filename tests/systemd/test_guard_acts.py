@@ -106,7 +106,7 @@ class Guarded(RealAgent):
         return self.system.show(service, "MainPID")["MainPID"]
 
     def hand(self) -> str:
-        return self.system.run("pgrep", "-f", "guard/hand.py").stdout.split()[0]
+        return self.system.run("pgrep", "-f", "kjbod_guard/hand.py").stdout.split()[0]
 
     def status(self, pid: str) -> dict[str, str]:
         lines = self.system.read(f"/proc/{pid}/status").splitlines()

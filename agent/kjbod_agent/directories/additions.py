@@ -4,8 +4,8 @@ Shipped Kafka needs a restart for each of these, which takes the healthy disks o
 
 1. *Refuse* what is no case for it, with one line that says what to do; nothing has changed then, but for the lock.
 2. A fresh storage agent for the path, since the worker of the dead disk may be stuck for ever. It reads the new disk,
-   which has to fit by the rules of the start (:func:`.start_up_rules.examine_addition`), is locked, and has to
-   pass a full probe: a disk that has only stopped to answer errors for a moment is not well.
+   which has to fit by the rules of the start (:func:`kjbod_host.directories.start_up_rules.examine_addition`), is
+   locked, and has to pass a full probe: a disk that has only stopped to answer errors for a moment is not well.
 3. *Remember* what lies where now, and which directory was retired, before anybody else is told.
 4. *Register again*, the same incarnation with the new set of directories (``ClusterControlManager.registerBroker``
    amends the registration: epoch and fencing stay), while the health monitor watches the disk already.

@@ -6,7 +6,7 @@ missing ``directory.id`` is added.
 
 No directory waits for another one longer than the rules need. They need every *head* (``meta.properties``, the names in
 it), all of which are read at the same time; what takes time in proportion to the replicas comes later, directory by
-directory, while the agent registers and watches its disks (:mod:`.loading`). A head that is not there after
+directory, while the agent registers and watches its disks. A head that is not there after
 :data:`PATIENCE_MS` is no longer waited for, if the memory knows a directory under that path: then nobody has made a
 mistake that would have to be refused. It is *late*: offline for now, and nothing that may lie in it is made anew. When
 it comes after all, it is added as ``kjbod dirs add`` would. The same goes for a directory that answers no more when it
