@@ -235,8 +235,9 @@ class GuardCore:
         return Look(decided, tuple(tasks), again_ms, tuple(forgotten), changed)
 
     def _take_over(self, now: Situation) -> None:
-        """Go on where an earlier guard ended, though its state directory is lost. A directory that nobody can read has
-        the id that no other has; of several it does not matter which, since all of them are offline."""
+        """Go on where an earlier guard ended, though its state directory is lost. It has reported the directory, or was
+        about to; whether it was shut down as well only the disk tells (:meth:`.Deciding.is_open`). A directory that
+        nobody can read has the id that no other has; of several it does not matter which, since all are offline."""
         if now.unsure is not None or now.unbound is not None:
             return
         found = {path: self._deciding.directory_id(path, self.known, now) for path in now.disks}
@@ -251,7 +252,12 @@ class GuardCore:
             if its in left and registration is not None and not before.has_seen_online(registration.epoch):
                 self.ids[path] = str(its)
                 self.directories[path] = replace(
-                    before, epoch=registration.epoch, seen_online=True, offline_ms=now.now_ms
+                    before,
+                    plan=Step.REPORT,
+                    epoch=registration.epoch,
+                    seen_online=True,
+                    offline_ms=now.now_ms,
+                    acted_ms=now.now_ms,
                 )
 
     def _patience_ms(self, now: Situation) -> int | None:

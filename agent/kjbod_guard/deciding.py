@@ -193,8 +193,10 @@ class Deciding:
     @staticmethod
     def is_open(path: str, known: Known, now: Situation) -> bool:
         """Whether the broker may have files open in a directory that it believes in: its file system was reported, and
-        not shut down."""
+        not shut down. Where the disk answers errors the broker meets one with each of them."""
         disk = now.disks.get(path)
+        if disk is not None and disk.errors:
+            return False
         there = [known.standings.get(one, Standing()) for one in (path, *(() if disk is None else disk.beside))]
         own = there[0]
         reported = own.plan in (Step.CUT, Step.REPORT) or any(one.plan is Step.CUT for one in there[1:])

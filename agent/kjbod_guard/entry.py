@@ -29,6 +29,7 @@ class Entry:
         rests_on: the mount that its path led to then.
         silence: that it did not answer when it was last read; None: it did, in whatever way.
         silent_ms: since when it has not, wall clock.
+        errs: whether it answered EIO then, as a file system that was shut down does.
         unread: reads it when it answers; None: ``owned`` is what it has said, and not what is remembered of it.
     """
 
@@ -46,4 +47,5 @@ class Entry:
     rests_on: str = ""
     silence: DirectoryTimeout | None = None
     silent_ms: int = 0
+    errs: bool = False
     unread: "Unread | None" = None

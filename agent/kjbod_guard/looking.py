@@ -101,8 +101,9 @@ class Looking:
     ) -> Disk:
         watching, status = self._watching, statuses.get(path)
         directory_id = watching.directory_id(path)
-        if status is None or watching.entries[path].reason is not None:
-            return Disk(path=path, directory_id=directory_id)
+        entry = watching.entries[path]
+        if status is None or entry.reason is not None:
+            return Disk(path=path, directory_id=directory_id, errors=entry.errs)
         health, now_ms = status.health, self._clock.monotonic_ms()
         failed = verdict is not None and health.health is Health.FAILED and verdict.state is Health.FAILED
         failed_ms = verdict.at_ns // 1_000_000 if verdict is not None and failed else None
@@ -120,6 +121,7 @@ class Looking:
             kept=self._why_kept(path) if failed else None,
             unidentified=failed and verdict is not None and verdict.is_about_identity and status.blocked_ms is None,
             unread=path in watching.unread,
+            errors=failed and verdict is not None and verdict.evidence.errno == "EIO" and status.blocked_ms is None,
             elsewhere=failed and watching.is_elsewhere(path),
             file_system=status.file_system,
             shared=self._why_shared(path, table, acts) if failed else None,

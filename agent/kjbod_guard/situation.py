@@ -79,6 +79,7 @@ class Disk:
         kept: why the failed mount is not the broker's mount, in words; None: it is.
         unidentified: whether only its ``meta.properties`` is gone or another one, and it answers.
         unread: whether it is known from memory alone, and has not answered since.
+        errors: whether it answers EIO, as a file system that was shut down does, so that nobody waits there.
         elsewhere: whether the path leads to another mount than when it was read.
         file_system: ``"ext4"``; None where nobody knows.
         shared: why its file system may not be shut down, in words; None: it carries nothing but log directories.
@@ -99,6 +100,7 @@ class Disk:
     kept: str | None = None
     unidentified: bool = False
     unread: bool = False
+    errors: bool = False
     elsewhere: bool = False
     file_system: str | None = None
     shared: str | None = None

@@ -13,6 +13,7 @@ own probe files.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, Protocol
@@ -34,6 +35,7 @@ from kjbod_host.storage.api import (
     CanProbe,
     CanSurvey,
     DirectoryAgent,
+    DirectoryError,
     DirectoryTimeout,
     LoadedDirectory,
     StorageAgent,
@@ -215,12 +217,15 @@ class Watching:
         except DirectoryTimeout as silence:
             if entry.silence is None:
                 entry.silence, entry.silent_ms = silence, self.clock.wall_ms() - silence.age_ms
+            entry.errs = False
             return None
         except StorageError as error:
             entry.silence = None
+            entry.errs = isinstance(error, DirectoryError) and error.errno == errno.EIO
             self._unwatched(entry, str(error))
             return None
         entry.place, entry.real_path, entry.silence = _place_of(loaded.real_path), loaded.real_path, None
+        entry.errs = False
         return loaded
 
     def _sort(self, loads: Mapping[str, LoadedDirectory]) -> Heads:

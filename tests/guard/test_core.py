@@ -748,12 +748,14 @@ def test_a_guard_that_is_started_after_a_cut_goes_on_with_the_eviction_of_what_n
     assert isinstance(task.effect, Evict) and task.effect.before
 
 
-@pytest.mark.parametrize("unread", [False, True])
+UNREAD = Disk(path=PATH)
+
+
+@pytest.mark.parametrize("disk", [replace(HUNG, cause=Cause.ERROR, errors=True), replace(UNREAD, errors=True)])
 def test_a_guard_whose_state_is_lost_goes_on_with_the_eviction_of_what_the_record_of_the_one_before_names(
-    unread: bool,
+    disk: Disk,
 ) -> None:
     before = replace(record(D1), mark="old-1")
-    disk = replace(HUNG, directory_id=None) if unread else HUNG
     moment = Moment(None, LEFT, disk=disk, online=(D2,))
     moment.observed.suspects[NODE] = before
     assert moment.effects() == [Suspect(EPOCH, (str(D1),), "g-1")]
@@ -762,6 +764,20 @@ def test_a_guard_whose_state_is_lost_goes_on_with_the_eviction_of_what_the_recor
         moment = Moment(None, LEFT, disk=disk, online=(D2,))
         moment.observed.suspects[NODE] = other
         assert moment.effects() == [Trust()], "another registration's, or of a directory that is online"
+
+
+@pytest.mark.parametrize("disk", [HUNG, UNREAD, ONLINE])
+def test_a_guard_whose_state_is_lost_evicts_nothing_from_a_disk_that_may_only_have_been_reported(disk: Disk) -> None:
+    # The broker has its files open: it would delete them, or wait for a disk that hangs with its metadata thread.
+    moment = Moment(None, LEFT, disk=disk, online=(D2,))
+    moment.observed.suspects[NODE] = replace(record(D1), mark="old-1")
+    (task,) = moment.tasks()
+    assert task.effect == Trust()
+    assert moment.core.acted(NOW_MS) == {PATH: NOW_MS}, "a thread of the broker that waits there is a ground to fence"
+    moment.core.came_of(task, DONE, moment.now)
+    del moment.observed.suspects[NODE]
+    moment.disks[PATH] = replace(UNREAD, errors=True)
+    assert [type(one) for one in moment.effects()] == [Suspect], "it was shut down, and says so by now"
 
 
 def test_a_list_whose_other_copies_have_left_the_isr_meanwhile_is_not_sent() -> None:

@@ -17,6 +17,7 @@ from kjbod_guard.budget import ANSWERED_MS, EVICT_WITHIN_MS, FENCE_AGAIN_MS, FRE
 from kjbod_guard.core import DOUBT_MS, GuardCore
 from kjbod_guard.deciding import METADATA_BESIDE, Deciding, Known
 from kjbod_guard.directory_steps import Standing, State
+from kjbod_guard.entry import Entry
 from kjbod_guard.journal import Evicted, Journal, decode, encode
 from kjbod_guard.ladder import ALONE, LAST, NOTHING, NOTICED, UNIDENTIFIED, KafkaView, Step, Would
 from kjbod_guard.looking import Looking, bad_since_ms
@@ -811,7 +812,7 @@ def looked(
     """What a guard sees with this knowledge of its monitor."""
     watching = SimpleNamespace(
         paths=tuple(one.path for one in statuses),
-        entries={one.path: SimpleNamespace(reason=None, owned=None) for one in statuses},
+        entries={one.path: Entry(one.path, reason=None) for one in statuses},
         directory_id=IDS.get,
         unread=frozenset(unread),
         is_elsewhere=lambda path: False,
@@ -848,6 +849,15 @@ def test_a_directory_that_is_known_from_memory_alone_is_no_disk_that_answers() -
     well_there = status(health=Health.SUSPECT, cause=Cause.SILENT)
     seen = looked(well_there, status(PATH2, health=Health.ONLINE), verdicts={}, unread=[PATH])
     assert [seen.disks[path].is_well for path in IDS] == [False, True]
+
+
+def test_a_disk_that_answers_errors_is_one_that_answers_eio_now() -> None:
+    def errs(error: str, blocked_ms: int | None = None) -> bool:
+        verdict = failed(PATH, cause=Cause.ERROR, evidence=replace(failed(PATH).evidence, errno=error))
+        seen = looked(status(cause=Cause.ERROR, blocked_ms=blocked_ms), verdicts={PATH: verdict})
+        return seen.disks[PATH].errors
+
+    assert (errs("EIO"), errs("EIO", 2_000), errs("EACCES")) == (True, False, False)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ import pytest
 from kjbod.clock import system_random
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.orders import FaultMode
-from kjbod.ids import random_uuid
+from kjbod.ids import Uuid, random_uuid
 from kjbod.metadata import versions
 from kjbod.wire.messages import (
+    BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     BrokerRegistrationRequestFeature,
     BrokerRegistrationRequestListener,
@@ -318,18 +319,23 @@ def test_a_file_system_is_not_shut_down_where_kafka_would_refuse_a_list_without_
     assert guard.stop() == 0
 
 
+def write_record(trio: Trio, metadata: ClusterWatch, its: Uuid) -> None:
+    """Have the record of a guard that was killed, and whose state directory is lost."""
+    record = suspects.encode(metadata.broker_epoch(trio.node), [str(its)], "before-1")
+    change = IncrementalAlterConfigsRequestConfig(name=suspects.CONFIG, value=record)
+    resource = IncrementalAlterConfigsRequestResource(resource_type=4, resource_name=str(trio.node), configs=(change,))
+    (answer,) = ask(trio.cluster.port, IncrementalAlterConfigsRequest(resources=(resource,))).responses
+    assert answer.error_code == 0
+
+
 def test_a_guard_whose_state_is_lost_evicts_what_the_one_before_it_has_cut(
     own: Trio, metadata: ClusterWatch, beside: Callable[..., Beside]
 ) -> None:
-    # Of the guard before, which was killed between cut and eviction, only the record is left. Without the eviction the
-    # leader takes the replica in again where nobody writes, and it may lead after a restart without what it lost.
+    # The one before was killed between cut and eviction. Without the eviction the leader takes the replica in again
+    # where nobody writes, and it may lead after a restart without what it lost.
     bad, path, its = own.disks[1], own.paths[1], directory_id(own.disks[1].log_dir)
     wait_until(lambda: metadata.in_isr(own.node, its), 60, "replicas in sync on the disk")
-    record = suspects.encode(metadata.broker_epoch(own.node), [str(its)], "before-1")
-    change = IncrementalAlterConfigsRequestConfig(name=suspects.CONFIG, value=record)
-    resource = IncrementalAlterConfigsRequestResource(resource_type=4, resource_name=str(own.node), configs=(change,))
-    (answer,) = ask(own.cluster.port, IncrementalAlterConfigsRequest(resources=(resource,))).responses
-    assert answer.error_code == 0
+    write_record(own, metadata, its)
     bad.shutdown()
     wait_until(lambda: not metadata.registered_dir(own.node, its), 60, "a directory that Kafka has offline")
     guard = own.start_guard(beside)
@@ -337,6 +343,33 @@ def test_a_guard_whose_state_is_lost_evicts_what_the_one_before_it_has_cut(
     wait_until(lambda: own.status()["needs"]["below_replication_factor"], 30, "lists without the broker")
     assert (metadata.in_isr(own.node, its), own.watch.deeds()) == (0, ["evict"])
     assert own.broker.running and guard.stop() == 0
+
+
+def test_a_guard_whose_state_is_lost_evicts_nothing_from_a_disk_that_the_one_before_it_has_only_reported(
+    own: Trio, metadata: ClusterWatch, beside: Callable[..., Beside]
+) -> None:
+    # The one before was killed between report and cut. The broker has files open on a disk that hangs: evicted, it
+    # would wait for it in an unlink, with the thread that applies metadata. Where its fetchers wait, it may be fenced.
+    bad, path, its = own.disks[1], own.paths[1], directory_id(own.disks[1].log_dir)
+    wait_until(lambda: metadata.in_isr(own.node, its), 60, "replicas in sync on the disk")
+    write_record(own, metadata, its)
+    bad.set(FaultMode.HANG)
+    report = BrokerHeartbeatRequest(
+        broker_id=own.node, broker_epoch=metadata.broker_epoch(own.node), offline_log_dirs=(its,)
+    )
+    assert ask(own.cluster.port, report).error_code == 0
+    wait_until(lambda: not metadata.registered_dir(own.node, its), 60, "a directory that is reported offline")
+    guard = own.start_guard(beside)
+    since = time.monotonic()
+    guard.wait_for_event("guard.directory", path=path, state="offline")
+    guard.wait_for_event("guard.done", means="trust")
+    last(since, 5)
+    assert not {"evict", "cut", "mask"}.intersection(own.watch.deeds()), own.watch.deeds()
+    bad.set(FaultMode.OK)
+    guard.wait_for_event("directory.watched", 60, path=path)
+    last(since, 10)
+    assert not {"evict", "cut", "mask"}.intersection(own.watch.deeds()), own.watch.deeds()
+    assert guard.stop() == 0
 
 
 def test_nothing_after_a_cut_and_its_evictions_is_a_reason_to_fence(

@@ -1,16 +1,19 @@
 """What is known of a log directory between its failure and the moment when it is called well again."""
 
 import asyncio
+import errno
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from kjbod.errors import StorageError
 from kjbod_guard.watching import RETURN_PROBES, Monitor, Watching
 from kjbod_host.health.state import DirectoryHealth, Health
 from kjbod_host.reporter import Log
-from kjbod_host.storage.api import LoadedDirectory, StorageAgent
+from kjbod_host.storage.api import DirectoryError, DirectoryTimeout, LoadedDirectory, StorageAgent
 
 PATH = "/mnt/d1"
 META = b"version=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\nnode.id=1\ndirectory.id=9bFlIkpYt5HfavHYMD5hzQ\n"
@@ -23,6 +26,7 @@ class Disk:
     ms: int = 0
     broken: bool = True
     stuck: bool = False
+    answer: StorageError | None = None
     added: int = 0
     said: list[str] = field(default_factory=list)
 
@@ -42,6 +46,8 @@ class Disk:
         return self if self.stuck else None
 
     async def load_head(self, *, timeout_ms: int) -> LoadedDirectory:
+        if self.answer is not None:
+            raise self.answer
         if self.broken:
             raise StorageError("EIO at read of meta.properties")
         return cast("LoadedDirectory", Loaded())
@@ -94,6 +100,26 @@ def test_a_failure_counts_from_the_start() -> None:
     watching = asyncio.run(watched(Disk()))
     assert watching.why_over(PATH, 1_000, 0) is None
     assert watching.why_over(PATH, 1_000, 1_000) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "errs"),
+    [
+        (DirectoryError(errno.EIO, "read of meta.properties", PATH), True),
+        (DirectoryError(errno.ENOENT, "read of meta.properties", PATH), False),
+        (DirectoryTimeout(3_500, "", "open", PATH), False),
+        (None, False),
+    ],
+)
+async def test_a_directory_that_cannot_be_read_is_told_from_one_that_answers_errors_of_its_disk(
+    said: StorageError | None, errs: bool
+) -> None:
+    disk = Disk(broken=False)
+    watching = await watched(disk)
+    watching.entries[PATH].errs = not errs
+    disk.answer = said
+    await watching._load(PATH, 3_500)
+    assert watching.entries[PATH].errs is errs
 
 
 async def test_a_failure_from_before_the_broker_started_counts_again_when_it_is_seen_since() -> None:

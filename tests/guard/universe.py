@@ -719,6 +719,8 @@ class ModelGuard:
         )
         self.core = GuardCore(site, journal, f"g{number}.{run}")
         self.core.acts = True
+        self.read: set[Uuid] = set()
+        """Directories that it, or a guard whose state it has, has read."""
         self.acting = Acting(
             core=self.core,
             helper=ModelHelper(self),
@@ -774,6 +776,7 @@ class ModelGuard:
         )
         fresh = ModelGuard(self.universe, self.number, told, self.run + 1)
         fresh.saved = self.saved
+        fresh.read = set(self.read) if self.saved else set()
         self.universe.guards[self.number] = fresh
         self.universe.note(f"guard {self.number} starts again")
         fresh.start()
@@ -850,6 +853,10 @@ class ModelGuard:
 
     def _disk(self, disk: ModelDisk) -> Disk:
         now_ms = self.universe.now_ms
+        if disk.writes:
+            self.read.add(disk.id)
+        if disk.id not in self.read:
+            return Disk(path=disk.path, errors=disk.cut)
         failed = disk.failed_ms is not None and now_ms >= disk.failed_ms
         if failed and disk.passed_ms is not None and now_ms - disk.passed_ms > 3_000 and not disk.cut:
             disk.failed_ms, failed = None, False
@@ -858,7 +865,8 @@ class ModelGuard:
             path=disk.path,
             directory_id=disk.id if disk.writes else None,
             health=Health.FAILED if failed else Health.ONLINE,
-            cause=Cause.HUNG if failed else Cause.NONE,
+            cause=Cause.NONE if not failed else Cause.ERROR if disk.cut else Cause.HUNG,
+            errors=failed and disk.cut,
             failed_ms=disk.failed_ms if failed else None,
             bad_ms=now_ms if disk.hung_ms is None else disk.hung_ms,
             over=over,
@@ -898,6 +906,18 @@ def check_patience(universe: Universe, disk: ModelDisk, means: str) -> None:
         universe.violations.append(
             f"{universe.now_ms / 1000:.2f} reversible first: {means} of {disk.path} after {stood_ms} ms"
         )
+
+
+def check_given_up(universe: Universe, number: int, lists: Mapping[Name, Sequence[int] | None]) -> None:
+    """A broker leaves no replica list of a directory in which it has files open: it would delete the replica, and where
+    the disk hangs no thread of it would apply metadata any more."""
+    broker = universe.brokers[number]
+    for key, replicas in lists.items():
+        log = broker.logs.get(key)
+        if replicas is None or number in replicas or log is None or not broker.running:
+            continue
+        if not log.disk.cut and log.disk.id not in broker.offline:
+            universe.violations.append(f"{universe.now_ms / 1000:.2f} evicted from {log.disk.path}, which it has open")
 
 
 class ModelHelper:
@@ -1033,6 +1053,7 @@ class ModelVoice:
         if self.universe.now_ms < self.guard.broken_until_ms:
             return dict.fromkeys(replicas, Done(outcome=Outcome.FAILED, reason="no connection"))
         self.universe.act(self.number, "reassign")
+        check_given_up(self.universe, self.number, replicas)
         try:
             return await self.universe.reassign(replicas)
         except (TimeoutError, ConnectionError) as error:
