@@ -42,6 +42,7 @@ from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,
+    DescribeConfigsRequest,
     FetchRequest,
     FetchRequestPartition,
     FetchRequestReplicaState,
@@ -52,7 +53,7 @@ from tests.controller.sessions import Sessions
 ANSWER_MS_MAX = 30_000
 FOREVER_S = 3_600.0
 """A session so long that time plays no part."""
-_RESIGNED_S = 0.05
+_SOON_S = 0.05
 _POLLS_PER_SESSION = 20
 _PATIENCE_SESSIONS = 10
 """So many session timeouts after the begin of a silence a broker has to be fenced."""
@@ -60,6 +61,9 @@ _SETTLING_ROUNDS = 2
 """After these heartbeats of all others nothing moves any more: the first tells what they have applied, with the second
 goes who waited for that."""
 _BEGINNING_S = 60
+_PUBLISHING_S = 10
+"""How long a real controller may answer for configurations from metadata that are older than its log (Kafka's
+``MetadataLoader`` publishes them to ``KRaftMetadataCache``)."""
 _FETCH_BYTES = 8 * 1024 * 1024
 _HASHED: Mapping[str, tuple[str, ...]] = {
     PartitionChangeRecord.__name__: ("topic_id", "partition_id"),
@@ -304,7 +308,7 @@ class Side:
             self.leader_epoch = of_log.current_leader.leader_epoch
             return await self._fetch()
         if of_log.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # it has resigned: soon it leads again
-            await asyncio.sleep(_RESIGNED_S)
+            await asyncio.sleep(_SOON_S)
             return await self._fetch()
         assert of_log.error_code == 0, (self.name, of_log)
         assert of_log.diverging_epoch.epoch == -1, (self.name, of_log)
@@ -487,10 +491,23 @@ class Pair:
         make = act.make if isinstance(act, Drawn) else act
         real = await self._real(name, make, version)
         ours = await self.ours.ask(make, version)
+        if isinstance(make(self.real.view), DescribeConfigsRequest):
+            real = await self._told_later(name, make, version, real, ours)
         if isinstance(act, Drawn):
             real.records = act.certain(self.real.view, real.records)
             ours.records = act.certain(self.ours.view, ours.records)
         return None if real.as_json() == ours.as_json() else Difference(name, real, ours)
+
+    async def _told_later(
+        self, name: str, make: MakeRequest, version: int | None, real: Outcome, ours: Outcome
+    ) -> Outcome:
+        """The real answer of what a controller publishes to itself a moment after it is in the log: as soon as it is
+        ours, or after all patience."""
+        patience_s = monotonic() + _PUBLISHING_S
+        while real.as_json() != ours.as_json() and monotonic() < patience_s:
+            await asyncio.sleep(_SOON_S)
+            real = await self._real(name, make, version)
+        return real
 
     async def _silence(self, name: str, silence: Silence) -> Difference | None:
         self.silences += 1
