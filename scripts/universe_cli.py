@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kjbod.errors import EXIT_FAILURE
+from scripts.universe_mutants import play_all
 from tests.guard.test_universe import compare, plan
 from tests.guard.universe import Universe
 
@@ -43,6 +44,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "modelled log. Exit code 1 when a rule was broken.",
     )
     parser.add_argument("--for", dest="lasting_s", type=_seconds, default=60, metavar="TIME", help="30s, 10m, 2h (1m)")
+    parser.add_argument(
+        "--mutants", action="store_true", help="break one rule of the guard after the other, and find it: TIME for each"
+    )
     parser.add_argument("--seed", type=_number, metavar="N", help="of the first story (by chance)")
     parser.add_argument("--stories", type=_number, metavar="N", help="how many (as many as the time allows)")
     return parser.parse_args(argv)
@@ -60,6 +64,8 @@ def _told(seed: int) -> tuple[str, list[Universe]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     options, began_s = arguments(argv), time.monotonic()
+    if options.mutants:
+        return play_all(options.lasting_s)
     first = random.SystemRandom().randrange(_SEEDS) if options.seed is None else options.seed
     count, broken, modelled_s = 0, 0, 0.0
     while count < options.stories if options.stories is not None else time.monotonic() - began_s < options.lasting_s:

@@ -38,6 +38,7 @@ from kjbod.wire.messages import (
 from kjbod_controller_stub.rules import KAFKA
 from kjbod_guard import journal as journals
 from kjbod_guard.acting import Acting
+from kjbod_guard.acts import THREADS_EVERY_MS
 from kjbod_guard.core import GuardCore
 from kjbod_guard.directory_steps import ANSWERED
 from kjbod_guard.journal import Journal
@@ -111,6 +112,8 @@ class ModelBroker:
         """Directories that it has taken offline itself."""
         self.stuck: dict[int, tuple[ModelDisk, int]] = {}
         """The fetchers that are stuck, by leader: on which disk, and since when."""
+        self.stuck_ms = 0
+        """When a thread was last seen to be stuck."""
         self.behind_ms: dict[tuple[Key, int], int] = {}
 
     async def start(self) -> None:
@@ -189,6 +192,8 @@ class ModelBroker:
 
     def step(self) -> None:
         """Threads come back with their disks; what touches a shut down or covered disk gets an error."""
+        if self.stuck:
+            self.stuck_ms = self.universe.now_ms
         self.stuck = {leader: one for leader, one in self.stuck.items() if one[0].hung_ms is not None}
         for disk in self.disks:
             if self.running and (disk.cut or (disk.masked and self.universe.now_ms % 5_000 < TICK_MS)):
@@ -981,7 +986,8 @@ class ModelHelper:
     def _check_kill(self) -> None:
         universe, broker = self.universe, self.broker
         used = [one for one in broker.disks if one.id not in broker.offline]
-        if not broker.stuck and any(one.writes for one in used):
+        proved_ms = universe.now_ms if broker.stuck else broker.stuck_ms
+        if universe.now_ms - proved_ms > THREADS_EVERY_MS + TICK_MS and any(one.writes for one in used):
             universe.violations.append(f"{universe.now_ms / 1000:.2f} proof: broker {self.number} is not stuck")
         age_ms = universe.now_ms - (self.guard.answered_ms or -99_999)
         if age_ms > 4_000:

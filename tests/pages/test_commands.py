@@ -164,6 +164,8 @@ HELD = {
     "scripts/compatibility --versions --rows --again": RELEASES,
     "scripts/universe --for": UNIVERSE,
     "scripts/universe --seed --stories": UNIVERSE,
+    "scripts/universe --mutants --for": "tests/scripts/test_universe_cli.py"
+    "::test_stories_find_a_rule_that_is_broken_on_purpose",
     "scripts/fuzz": FUZZED,
     "scripts/fuzz --frames --seed": FUZZED,
     "scripts/real-brokers": BROKERS,

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from scripts import universe_cli
+from scripts import universe_cli, universe_mutants
+from tests.guard.mutants import MUTANTS, Mutant
 from tests.guard.universe import Universe
 
 
@@ -39,3 +40,19 @@ def test_a_time_that_is_none_is_one_line(time: str, capsys: pytest.CaptureFixtur
         universe_cli.main(["--for", time])
     assert ended.value.code == 2
     assert f"argument --for: {time}: give a time as 30s, 10m or 2h" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
+def test_the_rule_that_a_mutant_breaks_stands_once_in_the_guard(mutant: Mutant) -> None:
+    compile(mutant.source(), mutant.module, "exec")
+
+
+@pytest.mark.usefixtures("world")
+def test_stories_find_a_rule_that_is_broken_on_purpose(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(universe_mutants, "MUTANTS", [one for one in MUTANTS if one.name == "no patience"])
+    assert universe_cli.main(["--mutants", "--for", "60s"]) == 0
+    found, last = capsys.readouterr().out.splitlines()
+    assert found.startswith("found  no patience: story ") and "reversible first: " in found
+    assert last == "1 of 1 broken rules found, each within 60 s"
