@@ -6,29 +6,23 @@ daemon could not any more: every means fails from then on with that reason, :att
 """
 
 import asyncio
-import contextlib
-import errno
-import itertools
 import json
-import os
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final, cast
 
 from kjbod.clock import Clock
 from kjbod.quick_dataclass import dataclass
 from kjbod_guard import hand, hand_requests, stuck
 from kjbod_guard.means import Done, Outcome, Thread, Verb
+from kjbod_host import helpers
 
 START_TIMEOUT_MS: Final = 30_000
 """How long the hand may take to look at its directories: :data:`.hand_freezing.FREEZE_MS` each, if all of them hang."""
 GRACE_MS: Final = 500
 """By how much the daemon waits longer for an answer than the hand does for its child."""
 LINE_BYTES_MAX: Final = 4 << 20
-_KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,28 +79,7 @@ def start_hand() -> Started:
     Raises:
         OSError: there is no room for it.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    program = [sys.executable, "-I", "-S", str(Path(hand.__file__))]
-    environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    high = os.dup(theirs.fileno())
-    while high <= hand.CONTROL_FD:  # a dup2 onto itself would stay close-on-exec
-        high = os.dup(high)
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
-        (os.POSIX_SPAWN_DUP2, 0, 1),
-        (os.POSIX_SPAWN_DUP2, 0, 2),
-        (os.POSIX_SPAWN_DUP2, high, hand.CONTROL_FD),
-    ]
-    try:
-        pid = os.posix_spawn(sys.executable, program, environment, file_actions=actions)
-    except OSError:
-        ours.close()
-        raise
-    finally:
-        os.close(high)
-        theirs.close()
-    ours.setblocking(False)
-    return Started(pid, ours)
+    return Started(*helpers.start_connected(hand.__file__, at=[hand.CONTROL_FD]))
 
 
 class HandLink:
@@ -129,8 +102,9 @@ class HandLink:
         self.problem: str | None = None
         self.apart: bool | None = None
         self._clock, self._told = clock, told
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._calls = helpers.Calls()
+        self._hello = 0
+        """Number of the answer to the facts, which have none."""
         self._threads: Mapping[int, stuck.Waiting] = stuck.NONE_WAITING
         self._closed = False
         self._wire = _Wire(self._heard, self._lost)
@@ -147,7 +121,7 @@ class HandLink:
         """
         link = cls(started, clock=clock, told=told)
         await asyncio.get_running_loop().create_unix_connection(lambda: link._wire, sock=started.control)
-        hello = link._waiting[0] = asyncio.get_running_loop().create_future()
+        link._hello, hello = link._calls.begin()
         link._wire.send(asdict(facts))
         try:
             async with asyncio.timeout(START_TIMEOUT_MS / 1000):
@@ -234,10 +208,9 @@ class HandLink:
 
     async def _ask(self, verb: str, **arguments: object) -> tuple[Done, dict[str, Any]]:
         began_ms = self._clock.monotonic_ms()
-        number = next(self._numbers)
         if self.problem is not None:
             return Done(outcome=Outcome.FAILED, reason=self.problem), {}
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        number, waiting = self._calls.begin()
         self._wire.send({"n": number, "verb": verb, **arguments})
         limit_ms = hand_requests.DEADLINES_MS[verb] + GRACE_MS
         try:
@@ -251,14 +224,13 @@ class HandLink:
         except OSError as error:  # it may have been done before the hand died
             answer, outcome, reason = {}, Outcome.FAILED, str(error.strerror)
         finally:
-            self._waiting.pop(number, None)
+            self._calls.take(number)
         return Done(outcome=outcome, reason=reason, took_ms=self._clock.monotonic_ms() - began_ms), answer
 
     # ---- the wire
 
     def _heard(self, answer: dict[str, Any]) -> None:
-        waiting = self._waiting.get(answer.get("n") or 0)
-        if waiting is not None and not waiting.done():
+        if (waiting := self._calls.take(answer.get("n") or self._hello)) is not None:
             waiting.set_result(answer)
 
     def _lost(self) -> None:
@@ -266,11 +238,8 @@ class HandLink:
             self.problem = "the guard is ending" if self.problem is None else self.problem
         else:
             self._useless(f"the hand (process {self.pid}) has died: start the guard again")
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(OSError(errno.EPIPE, self.problem or ""))
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
+        self._calls.fail(self.problem or "")
+        helpers.has_ended(self.pid)
 
     def _useless(self, reason: str) -> None:
         if self.problem is None:

@@ -3,23 +3,21 @@
 import asyncio
 import contextlib
 import errno
-import fcntl
-import itertools
 import json
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 import kjbod
 import kjbod_host
+from kjbod_host import helpers
 from kjbod_host.files import file_worker
 from kjbod_host.storage.worker import Unframer, frame
 
 REAP_MS: Final = 500
-_KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
+_GONE: Final = "the process that does file calls has died"
 _SOURCES: Final = sorted({str(Path(module.__file__ or "").parents[1]) for module in (kjbod, kjbod_host)})
 _NAME_ROOM: Final = " " * 24
 
@@ -35,7 +33,6 @@ class FileProcess:
     def __init__(self, name: str, libraries: Sequence[str] = ()) -> None:
         self._name = name
         self._sources = [*_SOURCES, *libraries]
-        self._numbers = itertools.count(1)
         self._wire: _Wire | None = None
         self._lock: list[Any] | None = None
         self._closed = False
@@ -49,7 +46,7 @@ class FileProcess:
         Raises:
             OSError: the call's; or EPIPE: the process has died.
         """
-        return await (await self._connected()).ask(next(self._numbers), operation, arguments)
+        return await (await self._connected()).ask(operation, arguments)
 
     async def take(self, folder: Path, owner: str, patience_ms: int) -> str | None:
         """Lock a folder for as long as this process lives, see :func:`.file_worker.take`.
@@ -65,7 +62,7 @@ class FileProcess:
     def tell(self, operation: str, *arguments: Any) -> None:
         """Have an operation done, if that goes; nobody waits for it."""
         if self._wire is not None:
-            self._wire.ask(next(self._numbers), operation, arguments).add_done_callback(_ignore)
+            self._wire.ask(operation, arguments).add_done_callback(_ignore)
 
     def process_ids(self) -> tuple[int, ...]:
         """Ids of the process that has the lock, and of those that were started and have not been seen to end; the last
@@ -101,7 +98,7 @@ class FileProcess:
             await asyncio.get_running_loop().create_unix_connection(lambda: wire, sock=ours)
             self._wire = wire
             if self._lock is not None:
-                wire.ask(next(self._numbers), "take", self._lock).add_done_callback(self._taken_again)
+                wire.ask("take", self._lock).add_done_callback(self._taken_again)
             return wire
 
     def _taken_again(self, taken: asyncio.Future[Any]) -> None:
@@ -117,10 +114,8 @@ class FileProcess:
 
     def _reap(self) -> None:
         for pid in tuple(self._pids):
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG) == (0, 0):
-                    continue  # the kernel has not let go of it yet
-            self._pids.remove(pid)
+            if helpers.has_ended(pid):
+                self._pids.remove(pid)
 
     def _start(self) -> tuple[int, socket.socket, int]:
         """Exec it; its pid, and our ends of its socket and of its pipe. Blocks for an exec from the system's disk, some
@@ -129,31 +124,20 @@ class FileProcess:
         Raises:
             OSError: there is no room for it.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         read_end, life = os.pipe2(os.O_CLOEXEC)
-        program = [sys.executable, "-I", "-S", str(Path(file_worker.__file__))]
         arguments = [str(os.getpid()), self._name, json.dumps(self._sources), _NAME_ROOM]
-        environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-        # Above the two numbers they get, or one would overwrite the other, and a dup2 onto itself stays close-on-exec.
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, file_worker.LIFE_FD + 1) for fd in (theirs.fileno(), read_end)]
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
-            (os.POSIX_SPAWN_DUP2, 0, 1),
-            (os.POSIX_SPAWN_DUP2, 0, 2),
-            (os.POSIX_SPAWN_DUP2, high[0], file_worker.CONTROL_FD),
-            (os.POSIX_SPAWN_DUP2, high[1], file_worker.LIFE_FD),
-        ]
         try:
-            pid = os.posix_spawn(sys.executable, [*program, *arguments], environment, file_actions=actions)
+            pid, ours = helpers.start_connected(
+                file_worker.__file__,
+                *arguments,
+                at=[file_worker.CONTROL_FD],
+                descriptors={file_worker.LIFE_FD: read_end},
+            )
         except OSError:
-            ours.close()
             os.close(life)
             raise
         finally:
-            for descriptor in (*high, read_end):
-                os.close(descriptor)
-            theirs.close()
-        ours.setblocking(False)
+            os.close(read_end)
         return pid, ours, life
 
 
@@ -164,17 +148,16 @@ class _Wire(asyncio.Protocol):
         self.lost = False
         self._life = life
         self._unframer = Unframer()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._calls = helpers.Calls()
         self._transport: asyncio.Transport
 
-    def ask(self, number: int, operation: str, arguments: Any) -> asyncio.Future[Any]:
+    def ask(self, operation: str, arguments: Any) -> asyncio.Future[Any]:
         """Send a request; the future is what it gives."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        number, answer = self._calls.begin()
         if self.lost:
-            answer.set_exception(self._gone())
-            return answer
-        self._waiting[number] = answer
-        self._transport.write(frame({"n": number, "op": operation, "args": list(arguments)}))
+            self._calls.fail(_GONE)
+        else:
+            self._transport.write(frame({"n": number, "op": operation, "args": list(arguments)}))
         return answer
 
     def close(self) -> None:
@@ -182,16 +165,13 @@ class _Wire(asyncio.Protocol):
         self.connection_lost(None)
         self._transport.abort()
 
-    def _gone(self) -> OSError:
-        return OSError(errno.EPIPE, "the process that does file calls has died")
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         for answer in self._unframer.feed(data):
-            waiting = self._waiting.pop(answer["n"], None)
-            if waiting is None or waiting.done():
+            waiting = self._calls.take(answer["n"])
+            if waiting is None:
                 continue
             if "error" in answer:
                 waiting.set_exception(OSError(*answer["error"]))
@@ -203,10 +183,7 @@ class _Wire(asyncio.Protocol):
             return
         self.lost = True
         os.close(self._life)  # whoever holds a lock for it ends
-        while self._waiting:
-            _, waiting = self._waiting.popitem()
-            if not waiting.done():
-                waiting.set_exception(self._gone())
+        self._calls.fail(_GONE)
 
 
 def _ignore(answer: asyncio.Future[Any]) -> None:

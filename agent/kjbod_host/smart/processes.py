@@ -7,15 +7,12 @@ has nothing of this process, and dies with it.
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import signal
-import socket
-import sys
-from pathlib import Path
 from typing import Final
 
 from kjbod.quick_dataclass import dataclass
+from kjbod_host import helpers
 from kjbod_host.smart import asker
 from kjbod_host.smart.rights import has_rights
 from kjbod_host.smart.schedule import ASK_TIMEOUT_MS
@@ -23,7 +20,6 @@ from kjbod_host.smart.words import NO_RIGHTS
 
 ANSWER_BYTES_MAX: Final = 256 << 10
 """Of what sysfs and smartctl say of a disk; 20 KiB are usual."""
-_KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ class Processes:
         if not has_rights():
             source = "sysfs"
             reason = trouble or NO_RIGHTS
-        pid, ours = _start(source)
+        pid, ours = helpers.start_connected(asker.__file__, str(os.getpid()), source, at=[0, 1])
         self._left[pid] = name
         try:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -102,10 +98,8 @@ class Processes:
     def reap(self) -> None:
         """Forget those that have ended."""
         for pid in tuple(self._left):
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG) == (0, 0):
-                    continue  # the kernel has not let go of it yet
-            del self._left[pid]
+            if helpers.has_ended(pid):
+                del self._left[pid]
 
 
 async def _content(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
@@ -117,31 +111,3 @@ async def _content(name: str, reader: asyncio.StreamReader, writer: asyncio.Stre
         if len(content) > ANSWER_BYTES_MAX:
             raise OSError(errno.EMSGSIZE, f"smartctl says more than {ANSWER_BYTES_MAX} bytes")
     return bytes(content)
-
-
-def _start(source: str) -> tuple[int, socket.socket]:
-    """Exec an asker; its pid and our end of its socket. Blocks for an exec from the system's disk, some milliseconds.
-
-    Raises:
-        OSError: there is no room for it.
-    """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    program = [sys.executable, "-I", "-S", str(Path(asker.__file__)), str(os.getpid()), source]
-    environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    # Above the numbers that it gets: a dup2 onto itself stays close-on-exec.
-    high = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-    actions = [
-        (os.POSIX_SPAWN_DUP2, high, 0),
-        (os.POSIX_SPAWN_DUP2, high, 1),
-        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0),
-    ]
-    try:
-        pid = os.posix_spawn(sys.executable, program, environment, file_actions=actions)
-    except OSError:
-        ours.close()
-        raise
-    finally:
-        os.close(high)
-        theirs.close()
-    ours.setblocking(False)
-    return pid, ours

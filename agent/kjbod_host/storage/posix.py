@@ -29,13 +29,13 @@ import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 
 from kjbod.errors import StorageError
 from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.waiting import process_sleep
 from kjbod.wire.crc32c import package_directory
+from kjbod_host import helpers
 from kjbod_host.storage import leftovers, zygote
 from kjbod_host.storage.api import BlockedCall, CopyBuffer, DirectoryTimeout, StorageOptions, Survey, WorkerUnavailable
 from kjbod_host.storage.directory_client import Call, DirectoryClient
@@ -54,7 +54,6 @@ LEFTOVER_FROZEN_TIMEOUT_MS = 9000
 """The same on a frozen file system, which a snapshot may thaw at any moment; less than the time for a load."""
 LEFTOVER_CALL = "a call of an earlier agent"
 ABANDONED = "the disk was replaced, and this agent of the old one abandoned"
-_KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 
 
 @dataclass(slots=True)
@@ -392,35 +391,12 @@ class PosixStorageAgent:
         return worker
 
     def _start_zygote(self) -> None:
-        """Exec the zygote. Blocks for the time of an exec from the system's disk, some milliseconds.
-
-        Not ``subprocess``: that would own the process, complain about those that are left behind, and drag the
-        daemon's environment along.
-        """
+        """Exec the zygote. Blocks for the time of an exec from the system's disk, some milliseconds."""
         self._start_after_ms = self.options.clock.monotonic_ms() + RESPAWN_MS
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = [sys.executable, "-I", "-S", str(Path(zygote.__file__)), str(os.getpid())]
-        arguments.append(package_directory())
-        arguments.append(" " * zygote.TITLE_ROOM)
-        environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-        # A descriptor that dup2 maps onto itself would stay close-on-exec.
-        source = os.dup(theirs.fileno()) if theirs.fileno() == zygote.CONTROL_FD else theirs.fileno()
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
-            (os.POSIX_SPAWN_DUP2, 0, 1),
-            (os.POSIX_SPAWN_DUP2, 0, 2),
-            (os.POSIX_SPAWN_DUP2, source, zygote.CONTROL_FD),
-        ]
-        try:
-            self._pid = os.posix_spawn(sys.executable, arguments, environment, file_actions=actions)
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            if source != theirs.fileno():
-                os.close(source)
-            theirs.close()
-        ours.setblocking(False)
+        arguments = [str(os.getpid()), package_directory(), " " * zygote.TITLE_ROOM]
+        self._pid, ours = helpers.start_connected(
+            zygote.__file__, *arguments, at=[zygote.CONTROL_FD], kind=socket.SOCK_SEQPACKET
+        )
         self._pidfd = os.pidfd_open(self._pid)
         self._control = ours
         loop = asyncio.get_running_loop()

@@ -15,16 +15,15 @@ import asyncio
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import select
 import signal
 import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kjbod.quick_dataclass import dataclass
+from kjbod_host import helpers
 from kjbod_host.health.mounts import Mount
 from kjbod_host.health.sources import fanotify_mark
 from kjbod_host.health.sources.api import KernelEvent, Subject
@@ -37,7 +36,6 @@ CLOSE_TIMEOUT_MS = 100
 READ_BYTES = 16 * 1024
 """Read in one wake-up: some 200 records."""
 
-_KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 _CAP_SYS_ADMIN = 21
 _FAN_CLOEXEC, _FAN_NONBLOCK, _FAN_REPORT_FID = 0x1, 0x2, 0x200
 _FAN_Q_OVERFLOW, _FAN_FS_ERROR = 0x4000, 0x8000
@@ -259,8 +257,7 @@ class _Marker:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, os.WNOHANG)
+        helpers.has_ended(self._pid)
 
     def close(self) -> None:
         """Kill it, if it is still there. Its children may be stuck in the kernel, and are not waited for."""
@@ -279,8 +276,7 @@ class _Marker:
         ended.poll(CLOSE_TIMEOUT_MS)
         os.close(self._pidfd)
         self._pidfd = -1
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, os.WNOHANG)
+        helpers.has_ended(self._pid)
 
 
 def _spawn(group: int, answers: int, mounts: Sequence[Mount]) -> int:
@@ -289,23 +285,9 @@ def _spawn(group: int, answers: int, mounts: Sequence[Mount]) -> int:
     Raises:
         OSError: it cannot be started.
     """
-    arguments = [sys.executable, "-I", "-S", str(Path(fanotify_mark.__file__)), str(os.getpid())]
-    arguments += [argument for mount in mounts for argument in (mount.device, mount.mount_point)]
-    environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    # Above the two numbers they get, or one would overwrite the other, and a dup2 onto itself stays close-on-exec.
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, fanotify_mark.ANSWER_FD + 1) for fd in (group, answers)]
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
-        (os.POSIX_SPAWN_DUP2, 0, 1),
-        (os.POSIX_SPAWN_DUP2, 0, 2),
-        (os.POSIX_SPAWN_DUP2, high[0], fanotify_mark.GROUP_FD),
-        (os.POSIX_SPAWN_DUP2, high[1], fanotify_mark.ANSWER_FD),
-    ]
-    try:
-        return os.posix_spawn(sys.executable, arguments, environment, file_actions=actions)
-    finally:
-        for fd in high:
-            os.close(fd)
+    named = [argument for mount in mounts for argument in (mount.device, mount.mount_point)]
+    descriptors = {fanotify_mark.GROUP_FD: group, fanotify_mark.ANSWER_FD: answers}
+    return helpers.start(fanotify_mark.__file__, str(os.getpid()), *named, descriptors=descriptors)
 
 
 def _fanotify_init() -> int:
