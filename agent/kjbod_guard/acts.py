@@ -364,7 +364,7 @@ class Acts:
     def deeds(self, holder: Holder | None) -> Deeds:
         """Acts up to now, with what is known of the broker in this process."""
         core, observed = self._core, self._observed()
-        lacks = 1 if self._link is None or self._link.problem else len(self._link.missing) + bool(self._told_hold)
+        lacks = 1 if self._link is None or self._link.problem else len(self._link.lacks) + bool(self._told_hold)
         evicted = redundancy.evicted(core.journal, observed)
         since_ms = [core.journal.evicted[key].at_ms for key in evicted]
         found = self.found(holder)

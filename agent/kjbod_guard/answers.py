@@ -11,6 +11,7 @@ from kjbod.runtime.control_socket import ControlError, Handler
 from kjbod.usage import Usage
 from kjbod_guard import gate
 from kjbod_guard.acting import Acting
+from kjbod_guard.finding import NOT_LOOKED
 from kjbod_guard.gate_asking import mount_namespace
 from kjbod_guard.instead import INSTEAD, refusal
 from kjbod_guard.ladder import NOTHING, Step
@@ -76,7 +77,8 @@ class Answers:
         path, rows = str(request.get("path")), {row["path"]: row for row in self._picture().directories}
         acting, cluster_id = self._required(), self._picture().cluster_id
         if path not in rows:
-            raise ControlError(f"{path} is no log directory of this broker: {', '.join(rows)}")
+            below = [one for one in rows if one.startswith(f"{path.rstrip('/')}/")]
+            raise ControlError(f"{path} is no log directory of this broker: give {' or '.join(below or rows)}")
         standing = acting.core.standing(path)
         if (reason := acting.release(path)) is not None:
             raise ControlError(f"{path} is not released now: {reason}; try again")
@@ -110,7 +112,12 @@ class Answers:
         acting, now = self._required(), self._picture()
         if now.unbound is not None or now.fenced is not False:
             why = now.unbound or ("it is fenced" if now.fenced else "its registration is not known")
-            raise ControlError(f"not restored: {why}: start the broker first: it could not follow them")
+            then = (
+                "start the broker first"
+                if now.pid is None and now.unbound != NOT_LOOKED
+                else "try again when it serves"
+            )
+            raise ControlError(f"not restored: {why}: {then}: it could not follow them")
         if now.incomplete is not None:
             raise ControlError(f"not restored: {now.incomplete}")
         if offline := [row["path"] for row in now.directories if row["kafka"] == "offline"]:

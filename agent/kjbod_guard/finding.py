@@ -30,6 +30,9 @@ AGAIN_MS: Final = 60_000
 """The same while it is there: that it ends is told by the kernel."""
 
 
+NOT_LOOKED: Final = "which process holds the log directories is not known yet"
+
+
 class Finding:
     """The broker's process, as it was found.
 
@@ -135,7 +138,7 @@ class Finding:
         if not self._watching.owned:
             return "no log directory of this broker could be read"
         if self._holders is None:
-            return "which process holds the log directories is not known yet"
+            return NOT_LOOKED
         reason = why_not_ours(self._holders, self._source, self._config.properties) or self._changed
         if reason is not None or not self._following.is_followed:
             return reason

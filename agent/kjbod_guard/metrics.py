@@ -173,7 +173,7 @@ def _of_deeds(deeds: Deeds) -> Iterator[Metric]:
     yield acts
     yield GaugeMetricFamily(
         "kjbod_guard_hand_missing",
-        "Lines that say what the privileged helper cannot do; 1 where there is none.",
+        "Rights that the privileged helper lacks and without which the guard cannot act; 1 where there is no helper.",
         deeds.hand_missing,
     )
     yield GaugeMetricFamily(

@@ -31,7 +31,7 @@ class Deeds:
 
     Attributes:
         outcomes: actions since this guard started, by name and outcome.
-        hand_missing: how many lines say what the privileged helper cannot do; one where there is none.
+        hand_missing: how many lines say without which rights the guard cannot act; one where there is no helper.
         missing_rights: a line for each right on the cluster that the guard lacks.
         crippled: whether its threads, or its own answers, prove that the broker is stuck.
         canary_lag: records that the broker has not applied; None: it was not asked, or has not said.

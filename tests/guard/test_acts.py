@@ -179,6 +179,12 @@ def test_a_helper_that_lacks_a_right_or_has_died_is_named_and_holds_up_nothing()
     assert acts.was_told(OLD) and acts.deeds(OLD).hand_missing == 1
 
 
+def test_a_helper_that_can_act_and_lacks_something_else_is_no_reason_to_alarm() -> None:
+    link = Link()
+    link.missing = ("not protected from the OOM killer: Permission denied (CAP_SYS_RESOURCE)",)
+    assert acts_with(link).deeds(OLD).hand_missing == 0
+
+
 @pytest.mark.parametrize(("exists", "evicted", "since_ms"), [(True, 1, 500), (False, 0, None)])
 def test_partitions_of_a_topic_that_is_gone_are_not_counted_as_evicted(
     exists: bool, evicted: int, since_ms: int | None

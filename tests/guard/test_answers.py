@@ -206,6 +206,23 @@ async def test_who_asks_a_guard_for_an_operation_of_an_agent_is_told_what_to_use
         await handler({})
 
 
+@pytest.mark.parametrize(
+    ("asked", "offered"),
+    [
+        ("/mnt/d1", "give /mnt/d1/kafka$"),
+        ("/mnt/d1/", "give /mnt/d1/kafka$"),
+        ("/mnt", "give /mnt/d1/kafka or /mnt/d2/kafka$"),
+        ("/mnt/d", "give /mnt/d1/kafka or /mnt/d2/kafka$"),
+        ("/srv", "give /mnt/d1/kafka or /mnt/d2/kafka$"),
+    ],
+)
+async def test_who_names_a_mount_point_is_offered_the_log_directory_on_it(asked: str, offered: str) -> None:
+    rows = tuple(ROW | {"path": path} for path in ("/mnt/d1/kafka", "/mnt/d2/kafka"))
+    told = answers(replace(NOW, directories=rows), Journal())
+    with pytest.raises(ControlError, match=f"^{asked} is no log directory of this broker: {offered}"):
+        await told.release({"path": asked})
+
+
 def test_what_was_done_and_how_far_the_broker_is_behind_are_metrics_of_a_guard_that_acts() -> None:
     deeds = Deeds(
         outcomes={("cut", "refused"): 2},

@@ -29,6 +29,7 @@ from kjbod.metadata.snapshot import SnapshotId, decode_checkpoint
 from kjbod.metadata.versions import UNDERSTOOD
 from kjbod.runtime.control_socket import ControlError
 from kjbod_guard.answers import Answers
+from kjbod_guard.finding import NOT_LOOKED
 from kjbod_guard.following import Following
 from kjbod_guard.journal import Demoted, Evicted
 from kjbod_guard.observing import MIN_ISR, Observed
@@ -212,6 +213,22 @@ def test_what_was_moved_off_waits_until_the_picture_is_whole(means: str) -> None
 
 async def no_usage() -> None:
     return None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"unbound": "no process holds the log directories", "pid": None}, "start the broker first"),
+        ({"unbound": NOT_LOOKED, "pid": None}, "try again when it serves"),
+        ({"unbound": "broker 1 is not registered in the cluster", "pid": 7}, "try again when it serves"),
+        ({"unbound": None, "pid": 7, "fenced": True}, "it is fenced: try again when it serves"),
+        ({"unbound": None, "pid": 7, "fenced": None}, "its registration is not known: try again when it serves"),
+    ],
+)
+async def test_a_person_is_told_to_start_a_broker_only_where_none_runs(changes: dict[str, Any], told: str) -> None:
+    answers = Answers(lambda: replace(NOW, **changes), no_usage, acting=SimpleNamespace)  # type: ignore[arg-type]
+    with pytest.raises(ControlError, match=told):
+        await answers.restore({})
 
 
 async def test_a_person_is_told_why_nothing_is_restored() -> None:
