@@ -88,6 +88,7 @@ class Guarded(RealAgent):
         elsewhere = {"/etc/systemd/system": "/run/systemd-units", "/opt/kjbod": "/run/no-kjbod", "LOG_DIR": "/mnt/d3"}
         elsewhere["9858"] = self.metrics
         elsewhere |= {"systemctl enable --now": "systemctl start", "systemctl disable --now": "systemctl stop"}
+        elsewhere["userdel kjbod"] = "id kjbod"  # a controller runs as this user here
         for typed in shown("systemd/README.md", section):
             line = typed.text
             for name, here in elsewhere.items():
@@ -176,7 +177,7 @@ def test_a_unit_of_a_broker_passes_the_gate_beside_a_disk_that_hangs_and_nothing
     guarded.wait_for_guard("guard.kafka.view", path="/mnt/d1", view="offline")
     assert "kjbod_guard_kafka_view" in system.run(sys.executable, "-c", SCRAPE.replace("PORT", guarded.metrics)).stdout
     made[0].set(FaultMode.OK)
-    left = ("sh", "-c", "ls -d /mnt/d3/.kjbod* /var/lib/kjbod /etc/kafka/kjbod* /run/systemd-units/*/kjbod* || :")
+    left = ("sh", "-c", "ls -d /mnt/d3/.kjbod* /var/lib/kjbod /etc/kafka/kjbod* /run/systemd-units/*/kjbod* /etc/kjbod || :")
     assert system.run(*left).stdout
     guarded.type("remove-it")
     assert not system.run(*left).stdout
