@@ -25,6 +25,7 @@ from kjbod.quick_dataclass import dataclass
 from kjbod_guard import surroundings
 from kjbod_guard.binding import FORMAT, Heads, Owned, heads
 from kjbod_guard.entry import Entry
+from kjbod_guard.hand_kernel import MASK_SOURCE
 from kjbod_guard.recall import REPLACED, helpless, moment
 from kjbod_guard.recalling import NoRecollection, Recollection, Unread, pause
 from kjbod_host.health.mountinfo import read_mounts
@@ -55,6 +56,10 @@ REST_MS: Final = 60_000
 """How long a directory that was released is not touched, so that it can be unmounted; a new mount ends that."""
 SURVEY_EVERY_MS: Final = 60_000
 REPLICAS_PER_PIECE: Final = 500
+MASKED: Final = (
+    "{path}: a guard whose state directory is lost has mounted a mask there: when its disk is well, umount {path}, and "
+    "restart the broker"
+)
 IN_DOUBT: Final = frozenset({Health.SUSPECT, Health.FAILED, Health.HELD})
 """States of a directory in which nothing but probes is asked of its disk."""
 
@@ -222,7 +227,9 @@ class Watching:
         except StorageError as error:
             entry.silence = None
             entry.errs = isinstance(error, DirectoryError) and error.errno == errno.EIO
-            self._unwatched(entry, str(error))
+            mount = self.mount(path)
+            masked = mount is not None and mount.source == MASK_SOURCE
+            self._unwatched(entry, MASKED.format(path=path) if masked else str(error))
             return None
         entry.place, entry.real_path, entry.silence = _place_of(loaded.real_path), loaded.real_path, None
         entry.errs = False

@@ -3,14 +3,17 @@
 import asyncio
 import errno
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from kjbod.errors import StorageError
+from kjbod_guard import watching as watching_module
+from kjbod_guard.hand_kernel import MASK_SOURCE
 from kjbod_guard.watching import RETURN_PROBES, Monitor, Watching
+from kjbod_host.health.mounts import Mount
 from kjbod_host.health.state import DirectoryHealth, Health
 from kjbod_host.reporter import Log
 from kjbod_host.storage.api import DirectoryError, DirectoryTimeout, LoadedDirectory, StorageAgent
@@ -120,6 +123,21 @@ async def test_a_directory_that_cannot_be_read_is_told_from_one_that_answers_err
     disk.answer = said
     await watching._load(PATH, 3_500)
     assert watching.entries[PATH].errs is errs
+
+
+async def test_a_mask_of_which_no_guard_knows_any_more_is_named_with_what_takes_it_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = Disk(answer=DirectoryError(errno.EISDIR, "read of meta.properties", PATH))
+    watching = Watching(1, (PATH,), cast("StorageAgent", disk), disk, cast("Log", disk), cast("Any", None))
+    root = Mount(30, 1, "8:1", "/", "/", "ext4", "/dev/sda1", frozenset({"rw"}))
+    mask = Mount(31, 30, "0:45", "/", PATH, "tmpfs", MASK_SOURCE, frozenset({"ro"}))
+    monkeypatch.setattr(watching_module, "mounts_now", lambda pid=None: (root, mask))
+    assert await watching._load(PATH, 3_500) is None
+    assert f"umount {PATH}" in (watching.entries[PATH].reason or "")
+    monkeypatch.setattr(watching_module, "mounts_now", lambda pid=None: (root, replace(mask, source="tmpfs")))
+    assert await watching._load(PATH, 3_500) is None
+    assert "EISDIR at read of meta.properties" in (watching.entries[PATH].reason or "")
 
 
 async def test_a_failure_from_before_the_broker_started_counts_again_when_it_is_seen_since() -> None:

@@ -177,7 +177,11 @@ def test_a_unit_of_a_broker_passes_the_gate_beside_a_disk_that_hangs_and_nothing
     guarded.wait_for_guard("guard.kafka.view", path="/mnt/d1", view="offline")
     assert "kjbod_guard_kafka_view" in system.run(sys.executable, "-c", SCRAPE.replace("PORT", guarded.metrics)).stdout
     made[0].set(FaultMode.OK)
-    left = ("sh", "-c", "ls -d /mnt/d3/.kjbod* /var/lib/kjbod /etc/kafka/kjbod* /run/systemd-units/*/kjbod* /etc/kjbod || :")
+    left = (
+        "sh",
+        "-c",
+        "ls -d /mnt/d3/.kjbod* /var/lib/kjbod /etc/kafka/kjbod* /run/systemd-units/*/kjbod* /etc/kjbod || :",
+    )
     assert system.run(*left).stdout
     guarded.type("remove-it")
     assert not system.run(*left).stdout
