@@ -452,6 +452,7 @@ class Guard:
         self._reporting.account.of_cluster(self._watching.cluster_id)
         if self._acts is not None:
             self._acts.watched_anew(path)
+        self._remembering.is_new()
         self.review()
 
     def review(self) -> None:

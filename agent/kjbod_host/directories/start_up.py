@@ -14,6 +14,7 @@ is to be locked: it is registered, and whether it is dead is for the health moni
 """
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -131,6 +132,7 @@ class Remembering:
         self.files = FileProcess("kjbod-state")
         """The process that does the file calls in the state directory."""
         self._saving = asyncio.Lock()
+        self._new = asyncio.Event()
         self._trouble = ""
         """Why it could not be saved the last time, which was said then."""
 
@@ -183,15 +185,23 @@ class Remembering:
             self._trouble = trouble
 
     async def keep_current(self, status: Callable[[], Iterable[DirectoryStatus]], clock: Clock) -> None:
-        """Note from time to time which directories are there, and what they lie on, until cancelled."""
+        """Note which directories are there, and what they lie on: from time to time, and when one is new there
+        (:meth:`is_new`). Until cancelled."""
         while True:
+            self._new.clear()
             memory = self.memory
             for one in status():
                 if one.health.health is not Health.FAILED:
                     memory = memory.seen(one.path, Uuid.parse(one.directory_id), clock.wall_ms())
                     memory = memory.on_device(one.path, device_text(one.device), one.device.serial, one.mount_point)
             await self.change(memory)
-            await asyncio.sleep(REMEMBER_EVERY_MS / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REMEMBER_EVERY_MS / 1000):
+                    await self._new.wait()
+
+    def is_new(self) -> None:
+        """Have what is there noted at once: a disk was replaced."""
+        self._new.set()
 
     async def read_file(self, path: str) -> bytes:
         """Another file that is on no watched disk.

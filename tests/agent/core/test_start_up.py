@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from kjbod.clock import SystemClock
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.runtime.logging import get_logger
@@ -35,6 +36,7 @@ from kjbod_host.health.mounts import Mount
 from kjbod_host.storage.api import BlockedCall, DirectoryError, LoadedDirectory, Replica
 from tests.agent.core.opened import Disks, config_of
 from tests.agent.core.test_directories import loaded
+from tests.agent.core.test_reporter import status
 
 
 async def closed(remembering: Remembering) -> None:
@@ -145,6 +147,32 @@ async def test_the_memory_is_saved_when_it_changed_and_read_at_the_next_start(tm
     again = Remembering(config, get_logger())
     assert (await again.load()).ids == {"/d1": Uuid.of(1, 1)}
     await closed(again)
+
+
+@pytest.mark.usefixtures("world")
+async def test_a_disk_that_was_replaced_is_remembered_at_once(tmp_path: Path) -> None:
+    def now(number: int) -> Any:
+        return status(path="/d1", directory_id=str(Uuid.of(1, number)))
+
+    there, saved = [now(1)], asyncio.Event()
+    remembering = Remembering(config_of(["/d1"], state_dir=tmp_path), get_logger())
+    await remembering.load()
+    change = remembering.change
+
+    async def noted(memory: Memory) -> None:
+        await change(memory)
+        saved.set()
+
+    remembering.change = noted  # type: ignore[method-assign]
+    keeping = asyncio.create_task(remembering.keep_current(lambda: there, SystemClock()))
+    for number in (1, 2):
+        there[0] = now(number)
+        remembering.is_new()
+        await saved.wait()
+        assert remembering.memory.ids == {"/d1": Uuid.of(1, number)}
+        saved.clear()
+    keeping.cancel()
+    await closed(remembering)
 
 
 IDS = {"/d1": Uuid.of(1, 1), "/d2": Uuid.of(1, 2)}
