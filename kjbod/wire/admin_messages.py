@@ -9,15 +9,9 @@ from typing import ClassVar
 
 from kjbod.ids import ZERO, Uuid
 from kjbod.quick_dataclass import dataclass
+from kjbod.wire.apis import AUTHORIZED_OPERATIONS_OMITTED, ApiKey, RequestBody, ResponseBody, api_specs
 from kjbod.wire.codec import ignorable
-from kjbod.wire.messages import (
-    API,
-    AUTHORIZED_OPERATIONS_OMITTED,
-    ApiKey,
-    RequestBody,
-    ResponseBody,
-    api_specs,
-)
+from kjbod.wire.messages import API
 
 # ---------------------------------------------------------------- DescribeAcls (29)
 
