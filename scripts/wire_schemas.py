@@ -1,14 +1,16 @@
-"""Kafka's message schemas as constants: ``python -m scripts.wire_schemas`` writes kjbod/wire/schema_table.py.
+"""Kafka's message schemas as constants, and the classes of their messages: ``python -m scripts.wire_schemas`` writes
+kjbod/wire/schema_table.py, messages.py and admin_messages.py.
 
-They are taken from kio, whose dataclasses are generated from Kafka's own message definitions, for each version of each
-API that kjbod speaks. :data:`NEWER` has the messages of Kafka 4.4 that kio does not know yet. Run it when one is added;
-a test holds the table to what this makes. A process that would ask kio itself imported 230 modules for it, half a
-second of each controller's start.
+The schemas are kio's, whose dataclasses are generated from Kafka's own message definitions. :data:`NEWER` has the
+messages of Kafka 4.4 that kio does not know yet. Which APIs and versions kjbod speaks, and what else no schema says, is
+in the tables of :mod:`scripts.wire_messages`. Run it when one is added; a test holds the files to what this makes. A
+process that would ask kio itself imported 230 modules for it, half a second of each controller's start.
 """
 
 import dataclasses
 import datetime
 import importlib
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +21,12 @@ import kio.static.primitive  # noqa: F401  # before its schemas, which import it
 from kio.schema.index import api_key_map
 from kio.static.constants import EntityType
 
-import kjbod.wire.admin_messages  # noqa: F401  # they are in the table of APIs once it is imported
 from kjbod.ids import ZERO
 from kjbod.wire.codec import REQUIRED, Field, Schema
-from kjbod.wire.messages import API
 from kjbod.wire.schemas import SIDES, Row, Side, Struct
+from scripts import wire_messages
 
-TABLE = Path(__file__).parents[1] / "kjbod/wire/schema_table.py"
+TABLE = wire_messages.ROOT / "kjbod/wire/schema_table.py"
 _MILLISECONDS: Mapping[str, str] = {"timedelta_i32": "int32", "timedelta_i64": "int64"}
 _KINDS: Mapping[str, str] = {**_MILLISECONDS, "datetime_i64": "int64", "error_code": "int16", "records": "bytes"}
 """kio's kinds that are something plainer on the wire."""
@@ -78,10 +79,10 @@ NEWER: Mapping[tuple[int, int, Side], Callable[[], Schema]] = {
 
 def messages() -> Iterator[tuple[int, int, Side]]:
     """API key, version and side of each message that kjbod speaks."""
-    for api_key, spec in sorted(API.items()):
-        for version in range(spec.min_version, spec.max_version + 1):
+    for api in sorted(wire_messages.apis()):
+        for version in api.versions:
             for side in SIDES:
-                yield int(api_key), version, side
+                yield int(api.key), version, side
 
 
 def schema_of(api_key: int, version: int, side: Side) -> Schema:
@@ -157,8 +158,16 @@ class _Table:
         return (field.name, field.kind, field.array, field.nullable, field.tag, default, struct)
 
 
-def content() -> str:
-    """The module's text."""
+def sources() -> dict[Path, str]:
+    """The text of each file that this makes.
+
+    Raises:
+        TableError: a table of :mod:`scripts.wire_messages` has a mistake, or lacks a struct.
+    """
+    return {TABLE: _schema_table(), **wire_messages.sources(schema_of)}
+
+
+def _schema_table() -> str:
     table = _Table()
     found = {message: table.add(schema_of(*message)) for message in messages()}
     structs = "".join(f"    {row!r},\n" for row in table.numbers).replace(repr(...), "...")
@@ -170,4 +179,8 @@ def content() -> str:
 
 
 if __name__ == "__main__":
-    TABLE.write_text(content())
+    try:
+        for path, text in sources().items():
+            path.write_text(text)
+    except wire_messages.TableError as error:
+        sys.exit(str(error))

@@ -1,6 +1,8 @@
 """The messages that administrators send to a broker or a controller, and other controllers to a controller; see
 :mod:`kjbod.wire.messages`.
 
+``python -m scripts.wire_schemas`` writes this file from Kafka's schemas and scripts/wire_admin_messages.txt.
+
 They are apart from the others because most programs speak none of them, and should not pay for their classes. Importing
 this module enters them into :data:`kjbod.wire.messages.API`.
 """
@@ -259,13 +261,13 @@ class CreatePartitionsRequest(RequestBody[CreatePartitionsResponse]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateDelegationTokenResponse(ResponseBody):
-    """The token."""
+    """The token; below version 3 a broker leaves out who asked for it."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_DELEGATION_TOKEN
     error_code: int = 0
     principal_type: str = ""
     principal_name: str = ""
-    token_requester_principal_type: str = ignorable("")  # below version 3 a broker leaves it out itself
+    token_requester_principal_type: str = ignorable("")
     token_requester_principal_name: str = ignorable("")
     issue_timestamp: int = 0
     expiry_timestamp: int = 0
@@ -1158,7 +1160,7 @@ class DescribeTopicPartitionsRequest(RequestBody[DescribeTopicPartitionsResponse
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     topics: tuple[DescribeTopicPartitionsRequestTopic, ...] = ()
-    response_partition_limit: int = 2000
+    response_partition_limit: int = 2_000
     cursor: DescribeTopicPartitionsCursor | None = None
 
 

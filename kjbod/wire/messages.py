@@ -1,5 +1,7 @@
 """The messages that kjbod speaks, one dataclass for all versions of each.
 
+``python -m scripts.wire_schemas`` writes this file from Kafka's schemas and scripts/wire_messages.txt: change it there.
+
 Names are Kafka's (``clients/src/main/resources/common/message/*.json``) in snake_case. Durations are milliseconds and
 end in ``_ms``, error codes are plain integers (:mod:`kjbod.wire.error_codes`), ids are :class:`kjbod.ids.Uuid`, zero
 where Kafka has none. Structs inside a message are named after it: ``FetchRequestPartition``.
@@ -67,13 +69,13 @@ class ApiVersionsResponse(ResponseBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest(RequestBody[ApiVersionsResponse]):
-    """Asks which APIs, versions and features the peer knows."""
+    """Asks which APIs, versions and features the peer knows; from version 5 with the cluster and the node that the
+    client means (KIP-1242)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.API_VERSIONS
     client_software_name: str = ignorable("")
     client_software_version: str = ignorable("")
     cluster_id: str | None = ignorable(None)
-    """The cluster that the client means, with ``node_id``. From version 5 (KIP-1242)."""
     node_id: int = ignorable(-1)
 
 
@@ -455,10 +457,8 @@ class FetchSnapshotRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponsePartition:
-    """A piece of a snapshot of ``size`` bytes, cut anywhere, not at batches.
-
-    Kafka's schema gives the current leader no defaults of -1, so that absent reads as leader 0 in epoch 0.
-    """
+    """A piece of a snapshot of ``size`` bytes, cut anywhere, not at batches. Kafka's schema gives the current leader no
+    defaults of -1, so that absent reads as leader 0 in epoch 0."""
 
     index: int = 0
     error_code: int = 0

@@ -1,6 +1,7 @@
 """kio, generated from Kafka's own schemas, as the judge of our codec, in both directions."""
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from kjbod.wire import schemas
-from scripts import wire_schemas
+from scripts import wire_messages, wire_schemas
 from tests.depth import examples
 from tests.wire.strategies import CASES, Case, as_kio, messages
 
@@ -39,11 +40,54 @@ def test_header_versions_are_those_that_kio_names(case: Case) -> None:
     assert ours(case.key, case.version) == header.__version__
 
 
-def test_the_table_of_schemas_is_what_kio_makes_of_kafkas_own() -> None:
-    assert wire_schemas.TABLE.read_text() == wire_schemas.content(), "python -m scripts.wire_schemas writes it anew"
+@pytest.mark.usefixtures("world")  # ruff formats
+def test_the_table_of_schemas_and_the_classes_of_messages_are_what_kio_makes_of_kafkas_own() -> None:
+    stale = [path.name for path, text in wire_schemas.sources().items() if path.read_text() != text]
+    assert not stale, f"python -m scripts.wire_schemas writes {' and '.join(stale)} anew"
     for key, version, side in wire_schemas.messages():
         ours = {"request": schemas.request_schema, "response": schemas.response_schema}[side]
         assert ours(key, version) == wire_schemas.schema_of(key, version, side)
+
+
+TOPIC = "DeleteTopicsRequestTopic: A topic.\n"
+REQUEST = "DeleteTopicsRequest: Deletes topics.\n    topics timeout_ms=0\n"
+TABLE = f"""\
+DELETE_TOPICS 1-6
+DeleteTopicsResponseTopic (DeletableTopicResult): The outcome for one topic.
+    topic_id?
+DeleteTopicsResponse: The outcome, topic by topic.
+{TOPIC}{REQUEST}"""
+NO_LINE = "no API of ApiKey, no class and no fields of one"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("DELETE_TOPICS 1", "DELETE_TOPIC 1", f"messages.txt:1: {NO_LINE}: DELETE_TOPIC 1-6"),
+        ("DeleteTopicsRequest:", "DeleteTopicsRequest", f"messages.txt:6: {NO_LINE}: DeleteTopicsRequest Deletes"),
+        ("timeout_ms=0", "timeout_ms = 0", f"messages.txt:7: {NO_LINE}:     topics timeout_ms = 0"),
+        ("DeleteTopicsRequest:", "DeleteTopicRequest:", "DeleteTopicsRequest is in no table"),
+        (" (DeletableTopicResult)", "", "DeletableTopicResult, the struct in field responses of DeleteTopicsResponse"),
+        ("-6\n", "-6\nTopicState: A state.\n", "TopicState is no struct of Kafka's"),
+        (
+            f"{TOPIC}{REQUEST}",
+            f"{REQUEST}{TOPIC}",
+            "DeleteTopicsRequestTopic is below DeleteTopicsRequest, which needs it",
+        ),
+        ("topic_id?", "topic_ids?", "DeleteTopicsResponseTopic has no field topic_ids in Kafka's schemas"),
+        ("timeout_ms=0", "timeout_ms?", "DeleteTopicsRequest needs a default of timeout_ms, which is ignorable"),
+    ],
+)
+def test_a_mistake_in_a_table_of_messages_is_one_line(right: str, wrong: str, told: str) -> None:
+    assert "class DeleteTopicsRequest(" in classes_of(TABLE)
+    with pytest.raises(wire_messages.TableError, match=re.escape(told)):
+        classes_of(TABLE.replace(right, wrong))
+
+
+def classes_of(table: str) -> str:
+    apis = wire_messages.read_table(table, "messages.txt")
+    classes = wire_messages.Classes(apis, wire_schemas.schema_of)
+    return "".join(classes.source(cls, api) for api in apis for cls in api.classes)
 
 
 @pytest.mark.parametrize(("key", "version"), [(9999, 0), (63, 99), (4, 0)])
