@@ -19,8 +19,8 @@ from kjbod.clock import Clock
 from kjbod.fleet.schema import EventKind
 from kjbod.quick_dataclass import dataclass
 from kjbod_guard import words
+from kjbod_guard.actions import Done
 from kjbod_guard.ladder import KafkaView, Would
-from kjbod_guard.means import Done
 from kjbod_guard.observing import Held
 from kjbod_host.files.file_process import FileProcess
 from kjbod_host.health.evidence import Verdict
@@ -248,7 +248,7 @@ class Account(Reporter):
         self._event(EventKind.GUARD_LACKS, attrs=attrs | ({"reason": reason} if reason else {}))
 
     def held(self, path: str, held: bool, reason: str) -> None:
-        """The hand holds a directory from now on, or has let go of it, or (with a reason) does not take it."""
+        """The helper holds a directory from now on, or has let go of it, or (with a reason) does not take it."""
         self.log.info("guard.directory.held", path=path, held=held, reason=reason)
         self._audit("held", path=path, held=held, reason=reason)
 

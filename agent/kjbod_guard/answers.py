@@ -10,7 +10,7 @@ from kjbod import __version__
 from kjbod.runtime.control_socket import ControlError, Handler
 from kjbod.usage import Usage
 from kjbod_guard import gate
-from kjbod_guard.acting import Acting
+from kjbod_guard.action_runner import ActionRunner
 from kjbod_guard.finding import NOT_LOOKED
 from kjbod_guard.gate_asking import mount_namespace
 from kjbod_guard.instead import INSTEAD, refusal
@@ -40,7 +40,7 @@ class Answers:
         picture: Callable[[], Picture],
         usage: Callable[[], Awaitable[Usage | None]],
         replicas: Callable[[str], Sequence[dict[str, Any]]] = lambda path: (),
-        acting: Callable[[], Acting | None] = lambda: None,
+        acting: Callable[[], ActionRunner | None] = lambda: None,
         let_go: Callable[[str, bool], Awaitable[dict[str, str | None]]] | None = None,
         list_strays: Callable[[], AsyncIterator[list[dict[str, Any]] | dict[str, Any]]] | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class Answers:
         """Refuse an operation of an agent, and say what to use instead."""
         raise ControlError(refusal(name))
 
-    def _required(self) -> Acting:
+    def _required(self) -> ActionRunner:
         if (acting := self._acting()) is None:
             raise ControlError(NO_ACTS)
         return acting
@@ -128,7 +128,7 @@ class Answers:
         return {
             "partitions": count,
             "restored": 0 if done is None else done.changed,
-            "evicted": 0 if now.deeds is None else now.deeds.evicted,
+            "evicted": 0 if now.counters is None else now.counters.evicted,
             "outcome": None if done is None else str(done.outcome),
             "reason": "" if done is None else done.reason,
         }
@@ -155,7 +155,7 @@ class Answers:
                 "state": now.broker_state,
                 "reason": now.broker_reason or None,
             },
-            "evicted": None if now.deeds is None else now.deeds.evicted,
+            "evicted": None if now.counters is None else now.counters.evicted,
             "demoted": None if acting is None else len(acting.core.journal.demoted),
             "needs": None if now.needs is None else asdict(now.needs),
             "refused": list(now.refused),

@@ -33,9 +33,9 @@ from enum import StrEnum
 from typing import Final
 
 from kjbod.quick_dataclass import dataclass
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.budget import FENCE_AGAIN_MS
 from kjbod_guard.effects import Cut, Destroy, Effect, Fence, Kill, Move, Reset, Unreset
-from kjbod_guard.means import Done, Outcome
 
 STILL_THERE_MS: Final = 200
 """After the kill: a process that is there for longer has a thread in the kernel."""

@@ -45,12 +45,12 @@ from kjbod_guard import (
     slow_steps,
     suspecting,
 )
+from kjbod_guard.actions import Done, Name, Outcome
 from kjbod_guard.budget import barred, evictions, promotions, restorations
 from kjbod_guard.deciding import Deciding, Known
 from kjbod_guard.effects import Effect
 from kjbod_guard.journal import Demoted, Evicted, Journal
 from kjbod_guard.ladder import NOTHING, Case, KafkaView, Step, Would, before_start, may_be_shut_down
-from kjbod_guard.means import Done, Name, Outcome
 from kjbod_guard.observing import Key, Observed
 from kjbod_guard.redundancy import Needs
 from kjbod_guard.settling import UNFOLLOWED_MS, Settling, demotion_shown, eviction_shown

@@ -3,11 +3,11 @@
 A guard stands beside an unmodified Kafka broker, on the broker's own file. It has what an agent has to judge disks, the
 storage workers and the health monitor, and follows the metadata to know what Kafka has noticed. It takes no ``.lock``,
 registers nothing, and writes nothing into the log directories but its probes' files. Its core decides (:mod:`.core`).
-In mode observe the guard logs the decisions. In mode act it has further parts (:mod:`.acts`), which carry them out.
+In mode observe the guard logs the decisions. In mode act it has further parts (:mod:`.act_mode`), which carry them out.
 
 A missing part stops nothing that works without it: a directory that cannot be read is looked for again, a controller
 that does not answer leaves the disks watched, and without a broker the guard waits for one. A change is one line in the
-log (:mod:`.telling`).
+log (:mod:`.change_reporter`).
 """
 
 import asyncio
@@ -32,17 +32,18 @@ from kjbod.security.certificates import Certificates
 from kjbod.security.channel import NO_SECURITY, look_again
 from kjbod.wire.client import opened_with
 from kjbod_guard import rights
-from kjbod_guard.acting import Acting
-from kjbod_guard.acts import Acts, NoJournalError, load_journal
+from kjbod_guard.act_mode import ActMode, NoJournalError, load_journal
+from kjbod_guard.action_runner import ActionRunner
 from kjbod_guard.answers import Answers
 from kjbod_guard.binding import Holder, moved
 from kjbod_guard.broker_steps import State
 from kjbod_guard.canary_asking import listener_to_ask
+from kjbod_guard.change_reporter import ChangeReporter
 from kjbod_guard.core import GuardCore
 from kjbod_guard.directory_steps import GONE
 from kjbod_guard.finding import Finding
 from kjbod_guard.following import Following, security_to_controllers
-from kjbod_guard.hand_link import Started
+from kjbod_guard.helper_link import Started
 from kjbod_guard.journal import NAME as JOURNAL_NAME
 from kjbod_guard.journal import Journal
 from kjbod_guard.ladder import Step
@@ -56,7 +57,6 @@ from kjbod_guard.reporting import Reporting
 from kjbod_guard.showing import Showing
 from kjbod_guard.situation import Site, Situation
 from kjbod_guard.stray_listing import StrayListing
-from kjbod_guard.telling import Telling
 from kjbod_guard.voters_asking import VotersAsking
 from kjbod_guard.watching import Watching
 from kjbod_host.channel import ControllerChannel
@@ -95,11 +95,11 @@ class Guard:
         source: real path of the broker's file.
         clock: the time.
         rng: chance.
-        hand: in mode act: that was started, or why none was.
+        helper: in mode act: that was started, or why none was.
     """
 
     def __init__(
-        self, config: Config, source: str, clock: Clock, rng: random.Random, hand: Started | str | None = None
+        self, config: Config, source: str, clock: Clock, rng: random.Random, helper: Started | str | None = None
     ) -> None:
         self._config = config
         self._source = source
@@ -114,9 +114,9 @@ class Guard:
         self._certificates.add("controllers", self._to_controllers)
         if not isinstance(self._asked, str):
             self._certificates.add(f"listener {self._asked.name}", self._asked.security)
-        self._hand = hand
-        self._mode = "observe" if hand is None else "act"
-        self._acts: Acts | None = None
+        self._helper = helper
+        self._mode = "observe" if helper is None else "act"
+        self._acts: ActMode | None = None
         self._core = GuardCore(Site.of(config), Journal(), "")
         self._log = get_logger()
         self._ending = Ending("guard", clock)
@@ -135,7 +135,7 @@ class Guard:
         self._looking: Looking
         self._finding: Finding
         self._again: asyncio.TimerHandle | None = None
-        self._telling: Telling
+        self._change_reporter: ChangeReporter
         self._showing: Showing
         self._reporting = Reporting(config, self._mode, clock, self._log)
         self._askers = SmartProcesses(config.kjbod_smart_socket)
@@ -218,15 +218,15 @@ class Guard:
                 for line in moved(before, watching.owned.values()):
                     self._log.warning("guard.directory.moved", reason=line)
                 self._monitor = self._make_monitor(read)
-                journal, acts = await self._read_journal(), self._hand is not None
+                journal, acts = await self._read_journal(), self._helper is not None
                 # Before the metadata: evicted partitions are followed from their first record.
                 self._core = GuardCore(Site.of(config), journal if acts else Journal(), str(incarnation_id))
                 self._join(watching, "" if acts else journal.left)
                 metrics = await self._start_parts()
                 self._begun = True
                 self.review()
-                if self._hand is not None:
-                    self._spawn(self._open_acts(self._hand))
+                if self._helper is not None:
+                    self._spawn(self._open_acts(self._helper))
                 systemd.notify_ready(self.condition().line)
                 ended = await self._ended
                 self._ending.limit(ended)
@@ -257,7 +257,7 @@ class Guard:
         try:
             return await load_journal(self._config, self._remembering.files, self._clock)
         except NoJournalError as error:
-            if self._hand is not None:
+            if self._helper is not None:
                 raise
             self._log.warning("guard.journal.not.read", reason=str(error))
             return Journal()
@@ -285,12 +285,12 @@ class Guard:
         self._looking = Looking(
             config, watching, monitor, self._finding, self._following, self._voters, self._own_files, clock
         )
-        self._telling = Telling(self._reporting.account, watching, self._core, clock)
+        self._change_reporter = ChangeReporter(self._reporting.account, watching, self._core, clock)
         self._showing = Showing(config, self._mode, watching, monitor, self._core, clock, left, self._certificates)
 
-    async def _open_acts(self, hand: Started | str) -> None:
+    async def _open_acts(self, helper: Started | str) -> None:
         """Open the parts of a guard that acts. The helper may wait for a disk; all are watched meanwhile."""
-        acts = Acts(
+        acts = ActMode(
             self._config,
             self._clock,
             self._log,
@@ -310,7 +310,7 @@ class Guard:
         masked = [path for path, one in self._core.directories.items() if one.means is Step.MASK]
         files, paths = self._remembering.files, tuple(dict.fromkeys((*self._watching.owned, *masked)))
         later = [path for path in self._watching.paths if path not in paths]
-        await acts.open(files, hand, paths, later, tuple(self._own_files.values()))
+        await acts.open(files, helper, paths, later, tuple(self._own_files.values()))
         self._acts, self._core.acts = acts, True
         acts.on_leader(self._following.leader)
         if self._finding.unbound is None:
@@ -368,9 +368,9 @@ class Guard:
         of_storage = storage.process_ids() if isinstance(storage, HasProcesses) else ()
         beside = (pid for pid in of_storage if pid not in workers)
         reports = self._reporting.process_ids()
-        hand = () if self._acts is None else self._acts.process_ids()
+        helper = () if self._acts is None else self._acts.process_ids()
         files = (*self._remembering.files.process_ids(), *self._links.process_ids())
-        return (*beside, *files, *reports, *self._processes.process_ids(), *hand, *self._askers.process_ids())
+        return (*beside, *files, *reports, *self._processes.process_ids(), *helper, *self._askers.process_ids())
 
     def _followed(self) -> Observed | None:
         """The metadata; None where they are not followed, or the picture of them is incomplete."""
@@ -381,7 +381,7 @@ class Guard:
         following = self._following
         return replica_rows(following.observed, self._watching.directory_id(path)) if following.is_followed else []
 
-    def _acting(self) -> Acting | None:
+    def _acting(self) -> ActionRunner | None:
         return None if self._acts is None else self._acts.acting
 
     async def _let_go(self, path: str, rest: bool) -> dict[str, str | None]:
@@ -442,13 +442,13 @@ class Guard:
         if verdict.state in (Health.SUSPECT, Health.FAILED) and self._acts is not None:
             self._acts.in_doubt()
         if verdict.state is not Health.FAILED:
-            self._telling.forget(verdict.path)
+            self._change_reporter.forget(verdict.path)
         self.review()
 
     def _watched_anew(self, path: str) -> None:
         """Another disk, or one that is well again: what was said of the one before is over."""
         self._verdicts.pop(path, None)
-        self._telling.forget(path)
+        self._change_reporter.forget(path)
         self._reporting.account.of_cluster(self._watching.cluster_id)
         if self._acts is not None:
             self._acts.watched_anew(path)
@@ -460,9 +460,9 @@ class Guard:
         if (now := self._situation()) is None:
             return
         look = self._core.look(now)
-        self._telling.tell(now, self._finding, self._verdicts)
+        self._change_reporter.tell(now, self._finding, self._verdicts)
         for path, (case, decided) in look.decided.items():
-            self._telling.would(path, case, decided, now, self._verdicts)
+            self._change_reporter.would(path, case, decided, now, self._verdicts)
         if self._acts is not None:
             self._acts.acting.take(look)
         if self._again is not None:

@@ -50,10 +50,10 @@ from typing import Final
 
 from kjbod.quick_dataclass import dataclass
 from kjbod_guard import slow_steps
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.budget import EVICT_WITHIN_MS
 from kjbod_guard.effects import Cut, Effect, Evict, Mask, Move, Report, Restore, Unmask
 from kjbod_guard.ladder import NOTHING, KafkaView, Step, Would
-from kjbod_guard.means import Done, Outcome
 from kjbod_guard.observing import Key
 
 REPORT_AFTER_MS: Final = 500

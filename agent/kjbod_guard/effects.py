@@ -1,4 +1,4 @@
-"""Effects of the guard's core: each is a value that the shell carries out (:mod:`.acting`). Pure.
+"""Effects of the guard's core: each is a value that the shell carries out (:mod:`.action_runner`). Pure.
 
 Each is safe to be done twice, since a guard that is killed between the audit's line and the act does it again.
 """

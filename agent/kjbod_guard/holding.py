@@ -1,14 +1,14 @@
-"""Log directories that the hand holds open, and those that it has let go of, so that they can be unmounted.
+"""Log directories that the helper holds open, and those that it has let go of, so that they can be unmounted.
 
 =======  ===========================================================================  =============================
-the hand when                                                                         then
+the helper when                                                                         then
 =======  ===========================================================================  =============================
 holds    it is not well, and was released, or was cut and Kafka has it offline        it lets go
 holds    a disk that had failed is well, or another one is in its place               it lets go of the one before
 does not it is well, and the broker runs                                              it freezes what is there now
 =======  ===========================================================================  =============================
 
-What has let go of a directory does nothing to it. What may be frozen the hand decides for itself.
+What has let go of a directory does nothing to it. What may be frozen the helper decides for itself.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from kjbod.clock import Clock
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.directory_steps import Standing, is_over
-from kjbod_guard.hand_link import Frozen
-from kjbod_guard.means import Done, Outcome
+from kjbod_guard.helper_link import Frozen
 
 EVERY_MS: Final = 1_000
 AGAIN_MS: Final = 5_000
-"""After a directory that the hand would not take."""
+"""After a directory that the helper would not take."""
 
 
 class Link(Protocol):
-    """The part of :class:`.hand_link.HandLink` that is used here."""
+    """The part of :class:`.helper_link.HelperLink` that is used here."""
 
     problem: str | None
     directories: Mapping[str, Frozen]
@@ -38,10 +38,10 @@ class Link(Protocol):
 
 
 class Holding:
-    """Watch over what a hand holds.
+    """Watch over what a helper holds.
 
     Args:
-        link: to the hand.
+        link: to the helper.
         standing: of a directory on the ladder.
         well: paths of directories that are watched and well.
         bound: whether the broker runs.
@@ -94,7 +94,7 @@ class Holding:
                     await self._look_at(path)
 
     async def let_go(self, path: str) -> str | None:
-        """Have the hand let go of a directory that was released; why it does not, in words."""
+        """Have the helper let go of a directory that was released; why it does not, in words."""
         if self._bound() and path in self._well():
             return "it is well, and the broker runs"
         async with self._turn:

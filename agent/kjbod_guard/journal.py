@@ -86,7 +86,7 @@ class Journal:
 
     @property
     def left(self) -> str:
-        """Deeds that are to be undone, in words; empty: none are."""
+        """Actions that are to be undone, in words; empty: none are."""
         masked = [path for path, (standing, _, _) in self.directories.items() if standing.means is Step.MASK]
         count = len(self.evicted)
         found = [f"{count} partition{'' if count == 1 else 's'} evicted"] if count else []

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from kjbod.clock import Clock
 from kjbod.config import Config
-from kjbod_guard.acts import Acts
+from kjbod_guard.act_mode import ActMode
 from kjbod_guard.finding import Finding
 from kjbod_guard.following import Following
 from kjbod_guard.situation import Disk, Situation
@@ -55,7 +55,7 @@ class Looking:
         self._clock = clock
         self._media: dict[str, Medium] = {}
 
-    def situation(self, acts: Acts | None, verdicts: Mapping[str, Verdict]) -> Situation:
+    def situation(self, acts: ActMode | None, verdicts: Mapping[str, Verdict]) -> Situation:
         """Return what is known now.
 
         Args:
@@ -85,7 +85,7 @@ class Looking:
             silent=None if found is None else found.silent,
         )
 
-    def _disks(self, acts: Acts | None, verdicts: Mapping[str, Verdict]) -> dict[str, Disk]:
+    def _disks(self, acts: ActMode | None, verdicts: Mapping[str, Verdict]) -> dict[str, Disk]:
         statuses = {status.path: status for status in self._monitor.status()}
         failing = any(status.health.health is Health.FAILED for status in statuses.values())
         table = mounts_now() if failing else ()  # what else a file system carries is asked only then
@@ -97,7 +97,7 @@ class Looking:
         statuses: Mapping[str, DirectoryStatus],
         verdict: Verdict | None,
         table: tuple[Mount, ...],
-        acts: Acts | None,
+        acts: ActMode | None,
     ) -> Disk:
         watching, status = self._watching, statuses.get(path)
         directory_id = watching.directory_id(path)
@@ -154,7 +154,7 @@ class Looking:
             return None
         return "its mount is another one here and not for the broker, which has mounts of its own"
 
-    def _why_shared(self, path: str, table: tuple[Mount, ...], acts: Acts | None) -> str | None:
+    def _why_shared(self, path: str, table: tuple[Mount, ...], acts: ActMode | None) -> str | None:
         owned = self._watching.entries[path].owned
         if owned is None:
             return "it is not known"

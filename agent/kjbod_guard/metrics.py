@@ -12,10 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from kjbod.metadata import versions
 from kjbod.metrics.certificates import ends_of_certificates
 from kjbod_guard import broker_steps
+from kjbod_guard.actions import Outcome
 from kjbod_guard.directory_steps import RELEASED, State
 from kjbod_guard.ladder import WAITS_FOR, KafkaView, Step
-from kjbod_guard.means import Outcome
-from kjbod_guard.picture import UNWATCHED, Deeds, Picture
+from kjbod_guard.picture import UNWATCHED, ActionCounters, Picture
 from kjbod_host.health.state import Health
 from kjbod_host.metrics import Disk, directory_gauge, disk_of, disk_series, health_series
 
@@ -72,8 +72,8 @@ def metrics_of(now: Picture) -> Iterator[Metric]:
     )
     if now.broker_state is not None:
         yield _of_broker(now.broker_state)
-    if now.deeds is not None:
-        yield from _of_deeds(now.deeds)
+    if now.counters is not None:
+        yield from _of_counters(now.counters)
     yield health_series({row["path"]: row["verdict"] for row in rows}, (*map(str, Health), UNWATCHED))
     unwatched = {row["path"]: Disk(directory_id=row["directory_id"] or "") for row in rows}
     yield from disk_series(unwatched | {path: disk_of(status) for path, status in now.disks.items()})
@@ -163,43 +163,45 @@ def _is_refused(row: dict[str, Any]) -> bool:
     return is_left or (row["would"] == Step.WAIT and row.get("waits_for") != "time")
 
 
-def _of_deeds(deeds: Deeds) -> Iterator[Metric]:
+def _of_counters(counters: ActionCounters) -> Iterator[Metric]:
     acts = CounterMetricFamily(
         "kjbod_guard_acts", "What the guard did since it started, by what came of it.", labels=["means", "outcome"]
     )
     for means in MEANS:
         for outcome in Outcome:
-            acts.add_metric([means, str(outcome)], deeds.outcomes.get((means, str(outcome)), 0))
+            acts.add_metric([means, str(outcome)], counters.outcomes.get((means, str(outcome)), 0))
     yield acts
     yield GaugeMetricFamily(
         "kjbod_guard_hand_missing",
         "Rights that the privileged helper lacks and without which the guard cannot act; 1 where there is no helper.",
-        deeds.hand_missing,
+        counters.hand_missing,
     )
     yield GaugeMetricFamily(
         "kjbod_guard_rights_missing",
         "Rights on the cluster that the guard needs to act, and lacks.",
-        len(deeds.missing_rights),
+        len(counters.missing_rights),
     )
     yield GaugeMetricFamily(
         "kjbod_guard_broker_crippled",
         "Whether a thread that waits for a disk which was acted on proves that the broker is stuck.",
-        deeds.crippled,
+        counters.crippled,
     )
     yield GaugeMetricFamily(
-        "kjbod_guard_evicted_partitions", "Partitions that the broker was taken out of, and is not back.", deeds.evicted
+        "kjbod_guard_evicted_partitions",
+        "Partitions that the broker was taken out of, and is not back.",
+        counters.evicted,
     )
-    if deeds.canary_lag is not None:
+    if counters.canary_lag is not None:
         yield GaugeMetricFamily(
             "kjbod_guard_canary_offset_lag",
             "Metadata records that the quorum has committed and the broker, when it answered last, had not applied.",
-            deeds.canary_lag,
+            counters.canary_lag,
         )
-    if deeds.evicted_since_ms is not None:
+    if counters.evicted_since_ms is not None:
         yield GaugeMetricFamily(
             "kjbod_guard_oldest_eviction_timestamp_seconds",
             "When the first of the partitions that are evicted was, in seconds since the epoch.",
-            deeds.evicted_since_ms / 1000,
+            counters.evicted_since_ms / 1000,
         )
 
 

@@ -26,7 +26,7 @@ UNWATCHED: Final = "unreadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deeds:
+class ActionCounters:
     """Actions of a guard that acts, and its rights, at one moment.
 
     Attributes:
@@ -57,7 +57,7 @@ class Picture:
         mode: ``observe`` or ``act``.
         broker_state: stage of the broker; None in mode observe.
         broker_reason: why, in words.
-        deeds: the actions; None in mode observe.
+        counters: the actions; None in mode observe.
         needs: partitions that lack replicas; None while the metadata are not followed.
         refused: a row for each partition that the controllers refused.
         suspects: other brokers of which a guard suspects a directory.
@@ -84,7 +84,7 @@ class Picture:
     mode: str
     broker_state: str | None = None
     broker_reason: str | None = None
-    deeds: Deeds | None = None
+    counters: ActionCounters | None = None
     needs: "Needs | None" = None
     refused: Sequence[dict[str, Any]] = ()
     suspects: Sequence[int] = ()

@@ -1,12 +1,12 @@
-"""Rights of a guard's daemon: whom it becomes once the hand is there, and that it gives up all that it has.
+"""Rights of a guard's daemon: whom it becomes once the helper is there, and that it gives up all that it has.
 
-What a guard does to the kernel the hand does; the daemon reads, asks and writes as any program of the broker's user. So
-a daemon that was started as root goes on as the owner of the log directories, or as root where they are root's, and in
-either case without a capability, for good. It cannot be traced either: who has got hold of the broker's user has not
-got hold of the hand by that.
+The helper alone acts on the kernel; the daemon reads, asks and writes as any program of the broker's user. So a daemon
+that was started as root goes on as the owner of the log directories, or as root where they are root's, and in either
+case without a capability, for good. It cannot be traced either: who has got hold of the broker's user has not
+got hold of the helper by that.
 
 Disks may hang, and so may what lies on them be asked by a child alone, which is left behind. It is asked before there
-is a hand: a child that is stuck would hold its socket.
+is a helper: a child that is stuck would hold its socket.
 """
 
 import contextlib
@@ -193,7 +193,7 @@ def give_up(user: User | None) -> None:
         _clear_capabilities()
     except OSError as error:
         raise KjbodError(f"a guard that acts cannot give its own rights up: {error.strerror}") from None
-    # Else a process of the same user could take the hand's socket (pidfd_getfd).
+    # Else a process of the same user could take the helper's socket (pidfd_getfd).
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 

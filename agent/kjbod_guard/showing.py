@@ -7,7 +7,7 @@ from kjbod.config import Config
 from kjbod.metadata.fetching import Leader
 from kjbod.security.certificates import NO_CERTIFICATES, Certificates
 from kjbod_guard import broker_steps, redundancy, suspects
-from kjbod_guard.acts import Acts
+from kjbod_guard.act_mode import ActMode
 from kjbod_guard.binding import Holder
 from kjbod_guard.condition import condition
 from kjbod_guard.core import GuardCore
@@ -55,7 +55,7 @@ class Showing:
         self._left = left
         self._certificates = certificates
 
-    def condition(self, now: Situation, acts: Acts | None) -> Condition:
+    def condition(self, now: Situation, acts: ActMode | None) -> Condition:
         """Return the condition of the guard in one line."""
         core = self._core
         views = {path: core.view(path, now) for path in now.disks}
@@ -83,7 +83,7 @@ class Showing:
     def picture(
         self,
         now: Situation,
-        acts: Acts | None,
+        acts: ActMode | None,
         holder: Holder | None,
         verdicts: Mapping[str, Verdict],
         leader: Leader | None,
@@ -98,7 +98,7 @@ class Showing:
             mode=self._mode,
             broker_state=None if acts is None else str(self._core.broker.state),
             broker_reason=None if acts is None else self._core.broker.reason,
-            deeds=None if acts is None else acts.deeds(holder),
+            counters=None if acts is None else acts.counters(holder),
             needs=None if now.blind else core.needs(observed),
             refused=redundancy.refusals(core.refused, core.journal, observed, now.now_ms, now.wall_ms),
             suspects=sorted(suspects.current(observed.suspects, observed.neighbours)),

@@ -29,8 +29,8 @@ from enum import StrEnum
 from typing import Final
 
 from kjbod.quick_dataclass import dataclass
+from kjbod_guard.actions import Done
 from kjbod_guard.effects import Demote, Effect, Move, Promote
-from kjbod_guard.means import Done
 from kjbod_guard.observing import Key
 
 AGAIN_MS: Final = 10_000

@@ -21,7 +21,7 @@ from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey
 from kjbod_guard import rights
 from kjbod_guard.daemon import Guard
-from kjbod_guard.hand_link import Started, start_hand
+from kjbod_guard.helper_link import Started, start_helper
 
 START_TASKS: Final = 18
 START_FILES: Final = 64
@@ -66,7 +66,7 @@ def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:
         unread = missed(config)
         acts = (mode or config.kjbod_guard_mode) == "act" and not DECISIVE & unread.keys()
         source = os.path.realpath(config_path)  # before there is a loop that it could keep, as who has started this
-        hand = _apart(config, acts=acts)
+        helper = _apart(config, acts=acts)
         paths = len(config.directories)
         require_room(tasks=START_TASKS + paths, files=START_FILES + FILES_OF_DIRECTORY * paths)
         configure_logging("guard")
@@ -80,14 +80,14 @@ def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:
             importlib.import_module("kjbod.wire.admin_messages")
             spoken = (*spoken, ApiKey.ELECT_LEADERS)
         preload({key: (API[key].max_version, API[key].max_version) for key in spoken})
-        return run_daemon(lambda: Guard(config, source, SystemClock(), system_random(), hand).run())
+        return run_daemon(lambda: Guard(config, source, SystemClock(), system_random(), helper).run())
     except KjbodError as error:
         systemd.notify_stopping(str(error))
         raise
 
 
 def _apart(config: Config, *, acts: bool) -> Started | str | None:
-    """Start the hand while there are rights, and give up those of this process; None where the guard only observes.
+    """Start the helper while there are rights, and give up those of this process; None where the guard only observes.
 
     Raises:
         KjbodError: this process cannot go on without them.
@@ -100,17 +100,17 @@ def _apart(config: Config, *, acts: bool) -> Started | str | None:
     user = rights.owner(rights.log_paths(config)) if is_root else None
     if problem := rights.why_unusable(config, user):
         raise ConfigError(problem)
-    hand = _start_hand()
+    helper = _start_helper()
     rights.give_up(user)
-    return hand
+    return helper
 
 
-def _start_hand() -> Started | str:
-    """The hand, or why there is none."""
+def _start_helper() -> Started | str:
+    """The helper, or why there is none."""
     try:
-        return start_hand()
+        return start_helper()
     except OSError as error:
-        return f"the hand cannot be started: {error.strerror}"
+        return f"the privileged helper cannot be started: {error.strerror}"
 
 
 def _name_keys_without_effect(config: Config) -> None:

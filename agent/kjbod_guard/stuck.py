@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kjbod.quick_dataclass import dataclass
-from kjbod_guard.means import Thread
+from kjbod_guard.actions import Thread
 
 COMM_CHARACTERS: Final = 15
 """What Linux keeps of the name of a thread."""

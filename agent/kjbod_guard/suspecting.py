@@ -21,8 +21,8 @@ from typing import Final
 
 from kjbod.ids import Uuid
 from kjbod.quick_dataclass import dataclass
+from kjbod_guard.actions import Done
 from kjbod_guard.effects import Effect, Move, Suspect, Trust
-from kjbod_guard.means import Done
 from kjbod_guard.suspects import VALID_MS, Suspects
 
 SHOWN_MS: Final = 2_000

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from kjbod.faults.disks import RealDisk
-from kjbod_guard import hand
+from kjbod_guard import helper
 from scripts.bench.agent_cost_usage import Requests, Usage, descendants, requests_of, usage_of
 from scripts.bench.controller_client import SimulatedBroker, Wire, directories_of
 from scripts.rig.cluster import NOTHING, Cluster, Properties, wait_until_guarding, wait_until_serving
@@ -219,8 +219,8 @@ def _name(pid: int, main: bool) -> str:
     if main:
         return "daemon"
     title = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
-    if title.endswith(str(hand.__file__)):
-        return "hand"
+    if title.endswith(str(helper.__file__)):
+        return "helper"
     return title.split(" ")[0].removeprefix("kjbod-")
 
 

@@ -1,4 +1,4 @@
-"""Guards beside real brokers, and hands, for tests."""
+"""Guards beside real brokers, and helpers, for tests."""
 
 import contextlib
 import gzip
@@ -14,12 +14,12 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import RealDisk
 from kjbod.runtime.control_socket import ControlClient, NoAgentError
-from kjbod_guard.hand_link import Facts, HandLink, start_hand
-from kjbod_guard.hand_netlink import table_of, unreset
+from kjbod_guard.helper_link import Facts, HelperLink, start_helper
+from kjbod_guard.helper_netlink import table_of, unreset
 from scripts.rig.cluster import Cluster, wait_until_serving
 from scripts.rig.kafka import KafkaKit, render_properties
 from scripts.rig.processes import ManagedProcess, Processes, kjbod_command, wait_until
-from tests.guard.hands import Open, Process, end
+from tests.guard.helper_rig import Open, Process, end
 
 CUT_AFTER_MS: Final = 1_000
 """Of the guards here: loop devices would get 10 s."""
@@ -162,15 +162,15 @@ def run(world: None) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 async def open_hand(world: None) -> AsyncIterator[Open]:
-    links: list[HandLink] = []
+    links: list[HelperLink] = []
     nodes: set[int] = set()
 
-    async def make(*directories: Path, **facts: Any) -> HandLink:
+    async def make(*directories: Path, **facts: Any) -> HelperLink:
         # Rules are the machine's: their table is named for a port that is nobody else's.
         node = facts.get("ports", (1,))[0]
         nodes.update(facts.get("ports", ()))
         facts = {"node": node, "directories": tuple(map(str, directories)), **facts}
-        link = await HandLink.open(start_hand(), Facts(**facts), clock=SystemClock(), told=lambda _: None)
+        link = await HelperLink.open(start_helper(), Facts(**facts), clock=SystemClock(), told=lambda _: None)
         links.append(link)
         return link
 

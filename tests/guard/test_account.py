@@ -5,10 +5,10 @@ from typing import Any
 from kjbod.fleet.schema import Event, Sample
 from kjbod.ids import Uuid
 from kjbod_guard.account import Account
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.effects import Cut, Effect, Evict, Kill
-from kjbod_guard.means import Done, Outcome
 from kjbod_host.reporter import Sender
-from tests.guard.test_acting import SetClock
+from tests.guard.test_action_runner import SetClock
 
 SENDER = Sender(host="h", broker_id=1, boot_id="b", fleet="c")
 PATH, TOPIC = "/mnt/d3", Uuid.of(7, 1)

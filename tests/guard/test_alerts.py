@@ -14,7 +14,7 @@ from kjbod.metrics.listener import render
 from kjbod.security.certificates import Certificate, Certificates
 from kjbod_guard import effects
 from kjbod_guard.metrics import MEANS, metrics_of
-from kjbod_guard.picture import Deeds, Picture
+from kjbod_guard.picture import ActionCounters, Picture
 from kjbod_guard.redundancy import Needs
 from kjbod_host.smart.readings import Smart
 from tests.guard.test_answers import NOW, ROW, STATUS
@@ -123,7 +123,7 @@ WELL = replace(
     NOW,
     mode="act",
     broker_state="serving",
-    deeds=Deeds(outcomes={}),
+    counters=ActionCounters(outcomes={}),
     needs=Needs(0, 0, 0),
     directories=[WELL_ROW, OTHER_ROW],
     disks={},
@@ -149,7 +149,7 @@ def telling(smart: Smart) -> Picture:
 
 SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
     "all is well": (WELL, set()),
-    "the guard observes": (replace(WELL, mode="observe", broker_state=None, deeds=None), set()),
+    "the guard observes": (replace(WELL, mode="observe", broker_state=None, counters=None), set()),
     "a disk has failed unseen": (first(verdict="failed", would="cut"), {"KjbodDiskFailedUnnoticed"}),
     "a disk could not be read": (first(verdict="unreadable", kafka="unknown", would=None), {"KjbodDiskUnreadable"}),
     "it was cut, and the guard started again": (
@@ -180,26 +180,31 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
     "somebody wants it left alone": (first(kafka="offline", step="left", step_reason="released"), {"KjbodDiskOffline"}),
     "a disk says that it is failing": (telling(Smart(passed=False)), {"KjbodDiskFailing"}),
     "a disk says that it is well, and another one nothing": (telling(Smart(passed=True)), set()),
-    "the hand refuses": (replace(WELL, deeds=Deeds(outcomes={("cut", "refused"): 1})), {"KjbodGuardRefused"}),
+    "the helper refuses": (
+        replace(WELL, counters=ActionCounters(outcomes={("cut", "refused"): 1})),
+        {"KjbodGuardRefused"},
+    ),
     "the controllers refuse a record of suspicion": (
-        replace(WELL, deeds=Deeds(outcomes={("suspect", "refused"): 1})),
+        replace(WELL, counters=ActionCounters(outcomes={("suspect", "refused"): 1})),
         {"KjbodGuardRefused"},
     ),
     "a disk was suspected, and answered in time": (
-        replace(WELL, deeds=Deeds(outcomes={("suspect", "done"): 1, ("trust", "done"): 1})),
+        replace(WELL, counters=ActionCounters(outcomes={("suspect", "done"): 1, ("trust", "done"): 1})),
         set(),
     ),
     "it was reported, and is not cut yet": (
-        replace(first(verdict="failed", kafka="offline"), deeds=Deeds(outcomes={("report", "done"): 1})),
+        replace(first(verdict="failed", kafka="offline"), counters=ActionCounters(outcomes={("report", "done"): 1})),
         {"KjbodDiskOffline"},
     ),
-    "a cut does not return": (replace(WELL, deeds=Deeds(outcomes={("cut", "pending"): 1})), set()),
+    "a cut does not return": (replace(WELL, counters=ActionCounters(outcomes={("cut", "pending"): 1})), set()),
     "the broker must be given up": (
-        replace(WELL, broker_state="crippled", deeds=Deeds(outcomes={}, crippled=True)),
+        replace(WELL, broker_state="crippled", counters=ActionCounters(outcomes={}, crippled=True)),
         {"KjbodBrokerCrippled"},
     ),
     "it was given up": (
-        replace(WELL, broker_state="ended", deeds=Deeds(outcomes={("kill", "done"): 1, ("fence", "done"): 1})),
+        replace(
+            WELL, broker_state="ended", counters=ActionCounters(outcomes={("kill", "done"): 1, ("fence", "done"): 1})
+        ),
         {"KjbodBrokerGivenUp"},
     ),
     "partitions have no leader": (replace(WELL, needs=Needs(0, 0, 1)), {"KjbodPartitionsWithoutLeader"}),
@@ -209,7 +214,7 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
     ),
     "partitions are below min.insync.replicas": (replace(WELL, needs=Needs(0, 1, 0)), {"KjbodPartitionsBelowMinIsr"}),
     "partitions lack the replica that was evicted": (
-        replace(WELL, needs=Needs(1, 0, 0), deeds=Deeds(outcomes={("evict", "done"): 1}, evicted=1)),
+        replace(WELL, needs=Needs(1, 0, 0), counters=ActionCounters(outcomes={("evict", "done"): 1}, evicted=1)),
         {"KjbodPartitionsBelowReplicationFactor"},
     ),
     "the controllers refuse replica lists": (
@@ -217,16 +222,16 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
         {"KjbodPartitionsRefused"},
     ),
     "a right on the cluster is missing": (
-        replace(WELL, deeds=Deeds(outcomes={}, missing_rights=("the guard lacks ALTER on the cluster",))),
+        replace(WELL, counters=ActionCounters(outcomes={}, missing_rights=("the guard lacks ALTER on the cluster",))),
         {"KjbodGuardRightsMissing"},
     ),
-    "no hand": (replace(WELL, deeds=Deeds(outcomes={}, hand_missing=1)), {"KjbodGuardHandMissing"}),
+    "no helper": (replace(WELL, counters=ActionCounters(outcomes={}, hand_missing=1)), {"KjbodGuardHandMissing"}),
     "the disk of the metadata log failed, and the broker was given up for it": (
         replace(
             first(verdict="failed", kafka="unknown"),
             unbound="no broker runs",
             broker_state="fenced",
-            deeds=Deeds(outcomes={("kill", "done"): 1, ("fence", "done"): 1}),
+            counters=ActionCounters(outcomes={("kill", "done"): 1, ("fence", "done"): 1}),
         ),
         {"KjbodBrokerGivenUp"},
     ),
@@ -249,7 +254,7 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_each_alert_fires_for_what_it_is_for_and_for_nothing_else(situation: str) -> None:
     now, expected = SITUATIONS[situation]
-    before = None if now is None else replace(now, deeds=None if now.deeds is None else WELL.deeds)
+    before = None if now is None else replace(now, counters=None if now.counters is None else WELL.counters)
     scrapes = Scrapes(before, now)
     assert {rule.name for rule in rules() if scrapes.evaluate(rule.expression)} == expected
 

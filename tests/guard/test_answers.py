@@ -17,7 +17,7 @@ from kjbod.runtime.control_socket import ControlError
 from kjbod_guard.answers import Answers
 from kjbod_guard.journal import Demoted, Journal
 from kjbod_guard.metrics import metrics_of
-from kjbod_guard.picture import Deeds, Picture
+from kjbod_guard.picture import ActionCounters, Picture
 from kjbod_guard.redundancy import Needs
 from kjbod_host.condition import Condition, Level
 from kjbod_host.health.block import BlockDevice
@@ -160,11 +160,11 @@ async def test_a_screen_says_the_stage_of_each_directory_and_what_the_guard_wait
 
 async def test_a_screen_says_how_many_partitions_are_to_be_restored() -> None:
     demoted = {(Uuid.of(7, 2), number): Demoted("d2", "u", (1, 2), (2, 1)) for number in range(2)}
-    acts = replace(NOW, mode="act", broker_state="serving", deeds=Deeds(outcomes={}, evicted=1))
+    acts = replace(NOW, mode="act", broker_state="serving", counters=ActionCounters(outcomes={}, evicted=1))
     lines = guard_lines(await answer(acts, Journal(demoted=demoted)), None)
     assert "evicted          1 partition, restored when the disk is back" in lines
     assert "demoted          2 partitions, led again when the disk is quick" in lines
-    nothing = "\n".join(guard_lines(await answer(replace(acts, deeds=Deeds(outcomes={})), Journal()), None))
+    nothing = "\n".join(guard_lines(await answer(replace(acts, counters=ActionCounters(outcomes={})), Journal()), None))
     assert "evicted  " not in nothing and "demoted  " not in nothing
 
 
@@ -224,7 +224,7 @@ async def test_who_names_a_mount_point_is_offered_the_log_directory_on_it(asked:
 
 
 def test_what_was_done_and_how_far_the_broker_is_behind_are_metrics_of_a_guard_that_acts() -> None:
-    deeds = Deeds(
+    counters = ActionCounters(
         outcomes={("cut", "refused"): 2},
         crippled=True,
         canary_lag=11,
@@ -233,7 +233,7 @@ def test_what_was_done_and_how_far_the_broker_is_behind_are_metrics_of_a_guard_t
         hand_missing=1,
         missing_rights=("ALTER", "ALTER_CONFIGS"),
     )
-    text = render(metrics_of(replace(NOW, mode="act", broker_state="serving", deeds=deeds))).decode()
+    text = render(metrics_of(replace(NOW, mode="act", broker_state="serving", counters=counters))).decode()
     assert not_on_the_page(text) == [] and checked(text)
     found = values(text)
     assert found['kjbod_guard_acts_total{means="cut",outcome="refused"}'] == 2
@@ -243,7 +243,7 @@ def test_what_was_done_and_how_far_the_broker_is_behind_are_metrics_of_a_guard_t
     assert found['kjbod_guard_acts_total{means="suspect",outcome="failed"}'] == 0
     assert (found["kjbod_guard_canary_offset_lag"], found["kjbod_guard_evicted_partitions"]) == (11, 7)
     assert found["kjbod_guard_oldest_eviction_timestamp_seconds"] == 1.5
-    quiet = values(render(metrics_of(replace(NOW, mode="act", deeds=Deeds(outcomes={})))).decode())
+    quiet = values(render(metrics_of(replace(NOW, mode="act", counters=ActionCounters(outcomes={})))).decode())
     assert "kjbod_guard_canary_offset_lag" not in quiet
     assert "kjbod_guard_oldest_eviction_timestamp_seconds" not in quiet
 

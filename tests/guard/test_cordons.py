@@ -24,17 +24,17 @@ from kjbod.metadata.records import (
 )
 from kjbod.metadata.versions import METADATA_VERSION
 from kjbod_guard import redundancy
+from kjbod_guard.actions import Done, Outcome, summed
 from kjbod_guard.budget import barred, demotions, evictions, why_list_refused
 from kjbod_guard.condition import condition
 from kjbod_guard.deciding import Deciding
 from kjbod_guard.directory_steps import State
 from kjbod_guard.effects import Evict, Restore
 from kjbod_guard.ladder import UNEVICTED, Step
-from kjbod_guard.means import Done, Outcome, summed
 from kjbod_guard.observing import Observed
 from kjbod_guard.retries import GIVE_UP_MS
 from kjbod_host.condition import Level
-from tests.guard.test_acting import PATH
+from tests.guard.test_action_runner import PATH
 from tests.guard.test_copies import ALL, D1, D2, LEFT, NODE, T, home, neighbour, observed
 from tests.guard.test_core import BACK, GONE, NOW_MS, ONLINE, WAS_CUT, Moment, evicted, record
 

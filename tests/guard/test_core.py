@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kjbod.ids import Uuid
 from kjbod.metadata.records import UnknownRecord
 from kjbod_guard import broker_steps, suspecting
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.broker_steps import State as BrokerState
 from kjbod_guard.core import DOUBT_MS, GATE_MS, GuardCore, Part, Task
 from kjbod_guard.directory_steps import RELEASED, Standing, State
@@ -34,12 +35,11 @@ from kjbod_guard.effects import (
 from kjbod_guard.journal import Demoted, Evicted, Journal
 from kjbod_guard.ladder import Step
 from kjbod_guard.majority import Quorum
-from kjbod_guard.means import Done, Outcome
 from kjbod_guard.observing import Key, Placed
 from kjbod_guard.situation import Disk, Site, Situation
 from kjbod_guard.suspects import VALID_MS, Suspects
 from kjbod_host.health.state import Cause, Health
-from tests.guard.test_acting import PATH, WELL
+from tests.guard.test_action_runner import PATH, WELL
 from tests.guard.test_copies import ALL, D1, D2, EPOCH, LEFT, NODE, T, home, observed, placed, suspected
 
 NOW_MS, WALL_MS = 10_000_000, 1_700_000_000_000
@@ -257,7 +257,7 @@ AT_FIRST = {"report", "mask", "gate-cut", "gate-mask"}
 UNEVICTED = {"evict", "report", "cut", "gate-cut"}
 """A directory is masked, where no eviction can follow a cut."""
 RECORDED = AT_FIRST | {"evict", "kill"}
-"""Acts that need this guard's record in the metadata."""
+"""Actions that need this guard's record in the metadata."""
 ON_DISKS = AT_FIRST | {"cut", "fence-cut"}
 EVERY = set(ACTS)
 STOPS: Mapping[str, tuple[Callable[[Moment], object], Collection[str]]] = {

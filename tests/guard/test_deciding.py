@@ -13,6 +13,7 @@ from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.ids import Uuid
 from kjbod_guard import directory_steps, suspecting
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.budget import ANSWERED_MS, EVICT_WITHIN_MS, FENCE_AGAIN_MS, FRESH_MS
 from kjbod_guard.core import DOUBT_MS, GuardCore
 from kjbod_guard.deciding import METADATA_BESIDE, Deciding, Known
@@ -22,7 +23,6 @@ from kjbod_guard.journal import Evicted, Journal, decode, encode
 from kjbod_guard.ladder import ALONE, LAST, NOTHING, NOTICED, UNIDENTIFIED, KafkaView, Step, Would
 from kjbod_guard.looking import Looking, bad_since_ms
 from kjbod_guard.majority import UNDECIDED_MS, Quorum
-from kjbod_guard.means import Done, Outcome
 from kjbod_guard.observing import Key, Observed, Placed
 from kjbod_guard.retries import FIRST_MS, after
 from kjbod_guard.situation import Disk, Site, Situation

@@ -9,13 +9,13 @@ import pytest
 
 from kjbod.cli import main as cli
 from kjbod_guard import directory_steps, gate, gate_asking
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.directory_steps import RELEASED, Facts, Standing
 from kjbod_guard.effects import Cut, Mask
 from kjbod_guard.gate import State, judge, look
 from kjbod_guard.ladder import NOTHING, Case, KafkaView, Step, Would, before_start
-from kjbod_guard.means import Done, Outcome
 from kjbod_host.health.state import Cause, Health
-from tests.guard.test_acting import CUT_AFTER_MS, PATH, Guard, SetClock, World
+from tests.guard.test_action_runner import CUT_AFTER_MS, PATH, Guard, SetClock, World
 from tests.guard.test_bad_input import BROKER
 from tests.guard.test_copies import D2, EPOCH, NODE
 

@@ -1,13 +1,13 @@
-"""Which log directories the hand holds open, and when it lets go of them."""
+"""Which log directories the helper holds open, and when it lets go of them."""
 
 from collections.abc import Mapping
 
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.directory_steps import RELEASED, Standing, State
-from kjbod_guard.hand_link import Frozen
+from kjbod_guard.helper_link import Frozen
 from kjbod_guard.holding import AGAIN_MS, Holding
 from kjbod_guard.ladder import Step
-from kjbod_guard.means import Done, Outcome
-from tests.guard.test_acting import SetClock
+from tests.guard.test_action_runner import SetClock
 
 PATH, OTHER = "/mnt/d1", "/mnt/d2"
 HELD, FREE = Frozen(None, None, None, False), Frozen("let go", None, None, False)
@@ -17,7 +17,7 @@ CUT = Standing(state=State.CUT, means=Step.CUT)
 
 
 class Host:
-    """A hand, a broker and two disks."""
+    """A helper, a broker and two disks."""
 
     def __init__(self) -> None:
         self.problem: str | None = None

@@ -9,16 +9,16 @@ import pytest
 
 from kjbod.fleet.schema import Event, Sample
 from kjbod_guard.account import Account, Audit
+from kjbod_guard.change_reporter import ChangeReporter
 from kjbod_guard.core import GuardCore
 from kjbod_guard.finding import Finding
 from kjbod_guard.journal import Evicted, Journal
 from kjbod_guard.observing import Observed, Placed
 from kjbod_guard.redundancy import NOTHING_REPORTED, REPORT_EVERY_MS, Needs, Reported, is_due
 from kjbod_guard.situation import Site, Situation
-from kjbod_guard.telling import Telling
 from kjbod_guard.watching import Watching
 from kjbod_host.reporter import Sender
-from tests.guard.test_acting import SetClock
+from tests.guard.test_action_runner import SetClock
 from tests.guard.test_copies import ALL, D1, SOLE, T, observed, placed
 
 AT_MS = 1_700_000_000_000
@@ -68,13 +68,13 @@ class Run:
         of, self.sink = account(mode)
         core = GuardCore(Site(node_id=1, min_isr=2), journal or Journal(), "g")
         watching = cast(Watching, SimpleNamespace(owned={}))
-        self._telling = Telling(of, watching, core, SetClock())
+        self._change_reporter = ChangeReporter(of, watching, core, SetClock())
         self._finding = cast(Finding, SimpleNamespace(looked=False))
 
     def look(self, at_ms: int, now: Observed, blind: str | None = None) -> list[dict[str, str]]:
         """Look at the metadata at a monotonic time; all that was reported up to then."""
         situation = Situation(now_ms=at_ms, disks={}, observed=now, blind=blind)
-        self._telling.tell(situation, self._finding, {})
+        self._change_reporter.tell(situation, self._finding, {})
         return self.sink.lacks
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from kjbod.clock import Clock
 from kjbod_guard import lists, slow_steps
-from kjbod_guard.acting import Acting
+from kjbod_guard.action_runner import ActionRunner
+from kjbod_guard.actions import REQUEST_PARTITIONS_MAX, Controllers, Done, Name, Outcome
 from kjbod_guard.core import GuardCore
 from kjbod_guard.journal import Journal, decode, encode
-from kjbod_guard.means import REQUEST_PARTITIONS_MAX, Done, Name, Outcome, Voice
 from kjbod_guard.observing import Observed, Placed
 from kjbod_guard.retries import GIVE_UP_MS
 from kjbod_guard.settling import UNSEEN_MS
@@ -79,7 +79,7 @@ class World:
             pid=7,
         )
 
-    # ---- the voice
+    # ---- the controllers
 
     async def suspect(self, value: str | None) -> Done:
         if value is not None:
@@ -172,10 +172,10 @@ class Guard:
         self.work: list[Coroutine[Any, Any, None]] = []
         self.core = GuardCore(site, world.journal(), f"g{world.moments}")
         self.core.acts = True
-        self.acting = Acting(
+        self.acting = ActionRunner(
             core=self.core,
             helper=None,
-            voice=world,
+            controllers=world,
             scribe=world,
             clock=cast(Clock, world),
             spawn=self.work.append,
@@ -368,8 +368,8 @@ def test_a_journal_of_a_guard_that_knew_nothing_of_leadership_is_read() -> None:
 
 async def test_nothing_to_be_changed_is_no_request() -> None:
     world = World()
-    voice = cast(Voice, world)
-    assert await lists.reassign(voice, {}) == await lists.order(voice, {}) == lists.CHANGED
+    controllers = cast(Controllers, world)
+    assert await lists.reassign(controllers, {}) == await lists.order(controllers, {}) == lists.CHANGED
     assert world.deeds == []
 
 
@@ -378,7 +378,7 @@ async def test_only_lists_that_are_in_their_order_have_their_first_broker_electe
     back: Placed = replace(ALL, leads=False)
     world.observed.partitions = {(T, 0): ALL, (T, 1): ALL, (T, 2): back}
     wanted = {("t", 0): ((1, 2, 3), (2, 3, 1)), ("t", 1): ((1, 2, 3), (2, 3, 1)), ("t", 2): ((1, 2, 3), (1, 2, 3))}
-    done = await lists.order(cast(Voice, world), wanted)
+    done = await lists.order(cast(Controllers, world), wanted)
     assert (done.outcome, list(done.refused)) == (Outcome.DONE, [("t", 0)])
     assert world.asked == [("t", 0), ("t", 1)], "the third one has its order, and only no leader"
     now = [(one.replicas, one.leads) for one in world.observed.partitions.values()]
@@ -387,6 +387,6 @@ async def test_only_lists_that_are_in_their_order_have_their_first_broker_electe
 
 async def test_where_no_list_is_changed_nobody_is_elected() -> None:
     world = World(refused=[("t", 0)])
-    done = await lists.order(cast(Voice, world), {("t", 0): ((1, 2, 3), (2, 3, 1))})
+    done = await lists.order(cast(Controllers, world), {("t", 0): ((1, 2, 3), (2, 3, 1))})
     assert done.outcome is Outcome.REFUSED and world.deeds == ["reassign"]
     assert world.observed.partitions[T, 0].directory == D1

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from kjbod.metadata.fetching import Committed
 from kjbod.metadata.records import Record
 from kjbod_guard import majority
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.core import GuardCore, Task
 from kjbod_guard.effects import Cut, Effect, Fence, Kill, Suspect, Trust
 from kjbod_guard.journal import Journal
-from kjbod_guard.means import Done, Outcome
 from kjbod_guard.observing import Observed
 from kjbod_guard.situation import Situation
 from kjbod_guard.suspects import encode

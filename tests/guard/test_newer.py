@@ -29,14 +29,14 @@ from kjbod.metadata.snapshot import SnapshotId, decode_checkpoint
 from kjbod.metadata.versions import UNDERSTOOD
 from kjbod.runtime.control_socket import ControlError
 from kjbod_guard.answers import Answers
+from kjbod_guard.change_reporter import ChangeReporter
 from kjbod_guard.finding import NOT_LOOKED
 from kjbod_guard.following import Following
 from kjbod_guard.journal import Demoted, Evicted
 from kjbod_guard.observing import MIN_ISR, Observed
 from kjbod_guard.suspects import CONFIG
-from kjbod_guard.telling import Telling
 from kjbod_host.health.state import Cause, Health
-from tests.guard.test_acting import PATH
+from tests.guard.test_action_runner import PATH
 from tests.guard.test_answers import NOW
 from tests.guard.test_copies import D1, T, placed
 from tests.guard.test_core import ACTS, ONLINE, WELL_STANDING, Moment
@@ -261,7 +261,7 @@ class Lines:
 
 def test_it_is_told_once_and_again_when_it_is_another_thing_or_over() -> None:
     account = Lines()
-    telling = Telling(account, None, None, SystemClock())  # type: ignore[arg-type]
+    telling = ChangeReporter(account, None, None, SystemClock())  # type: ignore[arg-type]
     moment = Moment(WELL_STANDING, placed(1, 2, 3))
     for _ in range(3):
         telling._tell_unknown(moment.now)

@@ -28,7 +28,7 @@ from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemorySt
 from tests.agent.conftest import VirtualLoop
 from tests.agent.core.recording import Log
 from tests.agent.health.test_monitor import Sources
-from tests.guard.test_acting import SetClock
+from tests.guard.test_action_runner import SetClock
 from tests.guard.test_recall import LOADED, PLACE
 
 GOOD, HUNG = "/mnt/d1", "/mnt/d2"

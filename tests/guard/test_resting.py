@@ -8,7 +8,7 @@ import pytest
 from kjbod_guard import watching
 from kjbod_guard.watching import REST_MS, Watching
 from kjbod_host.health.mounts import Mount
-from tests.guard.test_acting import SetClock
+from tests.guard.test_action_runner import SetClock
 
 PATH = "/mnt/d1/kafka"
 ROOT = Mount(20, 1, "8:1", "/", "/", "ext4", "/dev/sda1", frozenset({"rw"}))

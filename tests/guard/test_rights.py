@@ -25,9 +25,9 @@ from kjbod.wire.messages import API, ApiKey, RequestBody
 from kjbod_controller_stub.access.authorizer import is_authorized
 from kjbod_controller_stub.access.request_screening import screen
 from kjbod_guard import rights
-from kjbod_guard.hand_rights import KEPT_CAPABILITIES
+from kjbod_guard.controller_client import RIGHTS_AGAIN_MS, RIGHTS_EVERY_MS, ControllerClient, Rights
+from kjbod_guard.helper_rights import KEPT_CAPABILITIES
 from kjbod_guard.start_up import read_config
-from kjbod_guard.voice import RIGHTS_AGAIN_MS, RIGHTS_EVERY_MS, ControllerVoice, Rights
 from kjbod_host.channel import ControllerChannel
 from scripts.rig.processes import Processes, wait_until
 from tests.agent.conftest import VirtualLoop
@@ -191,9 +191,9 @@ def test_a_guard_of_root_s_directories_stays_root_without_rights_and_its_hand_ke
     found = status(guard.pid)
     assert [int(found[name], 16) for name in SETS] == [0] * 5
     assert found["Uid"].split() == ["0"] * 4 and found["NoNewPrivs"] == "1"
-    (hand,) = (one.pid for one in psutil.Process(guard.pid).children() if "hand.py" in " ".join(one.cmdline()))
+    (helper,) = (one.pid for one in psutil.Process(guard.pid).children() if "helper.py" in " ".join(one.cmdline()))
     kept = f"{sum(1 << number for number in KEPT_CAPABILITIES):016x}"
-    wait_until(lambda: [status(hand)[name] for name in ("CapPrm", "CapEff")] == [kept, kept], 20, "what it keeps")
+    wait_until(lambda: [status(helper)[name] for name in ("CapPrm", "CapEff")] == [kept, kept], 20, "what it keeps")
     assert guard.stop() == 0
 
 
@@ -234,7 +234,7 @@ class Watched:
         self.unanswered: ApiKey | None = None
         channel = ControllerChannel(client_id="g", clock=loop, spawn=loop.create_task, connect=self.connect)
         channel.set_leader(Leader(3000, 1, "c1", 9093))
-        self.rights = Rights(ControllerVoice(1, channel, channel, loop))
+        self.rights = Rights(ControllerClient(1, channel, channel, loop))
         self.watching = loop.create_task(self.rights.watch(lambda: self.ready, self.changed))
 
     def grant(self, *operations: Operation) -> None:

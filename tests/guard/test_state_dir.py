@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from kjbod.ids import Uuid
-from kjbod_guard.acts import _Scribe
+from kjbod_guard.act_mode import _Scribe
 from kjbod_guard.journal import NAME, Evicted, Journal, decode, encode
 from kjbod_host.files.file_process import FileProcess
 from scripts.rig.processes import Processes, wait_until
 from tests.agent.daemon_cluster import Cluster
 from tests.guard.conftest import Beside
-from tests.guard.test_acting import CUT_AFTER_MS, WELL, Guard, World
+from tests.guard.test_action_runner import CUT_AFTER_MS, WELL, Guard, World
 from tests.guard.test_copies import NODE
 
 ROOM = "64k"

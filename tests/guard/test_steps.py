@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
 from kjbod_guard import broker_steps, directory_steps, journal
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.broker_steps import State as BrokerState
 from kjbod_guard.budget import EVICT_WITHIN_MS
 from kjbod_guard.directory_steps import ANSWERED, ATTEMPTS_MAX, OVER_MS, REPORTS_MAX, Facts, Standing, State
@@ -27,7 +28,6 @@ from kjbod_guard.effects import (
     Unreset,
 )
 from kjbod_guard.ladder import NOTHING, KafkaView, Step, Would
-from kjbod_guard.means import Done, Outcome
 from tests.depth import examples
 
 PATH, ID = "/mnt/d1", str(Uuid.of(5, 1))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kjbod_guard.means import Thread
+from kjbod_guard.actions import Thread
 from kjbod_guard.stuck import (
     NONE_WAITING,
     STUCK_MS,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kjbod.ids import Uuid
 from kjbod_guard import suspecting
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.effects import Effect, Suspect, Trust
-from kjbod_guard.means import Done, Outcome
 from kjbod_guard.suspecting import FIRST_MS, LAST_MS, NOTHING_WANTED, SHOWN_MS, Standing, Wanted
 from kjbod_guard.suspects import AHEAD_MS, DIRECTORIES_MAX, VALID_MS, Suspects, ahead, current, decode, encode
 from tests.guard.test_copies import D1, D2, EPOCH, neighbour, suspected

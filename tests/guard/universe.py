@@ -1,7 +1,7 @@
 """Guards, brokers and a controller in one process, on a seeded loop with virtual time.
 
-Real: the guards' cores with their shells (:class:`~kjbod_guard.acting.Acting`), what they know of the metadata
-(:class:`~kjbod_guard.observing.Observed`), their journals, and the controller, which answers as shipped Kafka
+Real: the guards' cores with their shells (:class:`~kjbod_guard.action_runner.ActionRunner`), what they know of the
+metadata (:class:`~kjbod_guard.observing.Observed`), their journals, and the controller, which answers as shipped Kafka
 does. Modelled: disks with a page cache, and of a broker its logs, its fetchers, and the handler of a failed directory.
 
 The model of a broker, as measured on Kafka 4.3.1: appends to a hung disk go into the page cache for
@@ -37,12 +37,12 @@ from kjbod.wire.messages import (
 )
 from kjbod_controller_stub.rules import KAFKA
 from kjbod_guard import journal as journals
-from kjbod_guard.acting import Acting
-from kjbod_guard.acts import THREADS_EVERY_MS
+from kjbod_guard.act_mode import THREADS_EVERY_MS
+from kjbod_guard.action_runner import ActionRunner
+from kjbod_guard.actions import Done, Name, Outcome
 from kjbod_guard.core import GuardCore
 from kjbod_guard.directory_steps import ANSWERED
 from kjbod_guard.journal import Journal
-from kjbod_guard.means import Done, Name, Outcome
 from kjbod_guard.observing import Observed
 from kjbod_guard.situation import Disk, Site, Situation
 from kjbod_guard.suspects import CONFIG
@@ -726,10 +726,10 @@ class ModelGuard:
         self.core.acts = True
         self.read: set[Uuid] = set()
         """Directories that it, or a guard whose state it has, has read."""
-        self.acting = Acting(
+        self.acting = ActionRunner(
             core=self.core,
             helper=ModelHelper(self),
-            voice=ModelVoice(self),
+            controllers=ModelControllers(self),
             scribe=self,
             clock=universe.loop,
             spawn=self.spawn,
@@ -1002,7 +1002,7 @@ class ModelHelper:
                 universe.violations.append(f"{universe.now_ms / 1000:.2f} availability: the kill leaves {key} {others}")
 
 
-class ModelVoice:
+class ModelControllers:
     """What a guard says to the controllers."""
 
     def __init__(self, guard: "ModelGuard") -> None:

@@ -9,7 +9,7 @@ import pytest
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.orders import FaultMode
 from kjbod_guard.checking import capabilities
-from kjbod_guard.hand_rights import KEPT_CAPABILITIES, OOM_SCORE_ADJUST
+from kjbod_guard.helper_rights import KEPT_CAPABILITIES, OOM_SCORE_ADJUST
 from scripts.rig.kafka import SERVER, KafkaKit
 from scripts.rig.processes import WaitTimeoutError, free_port, wait_until
 from tests.pages.markdown import ROOT, shown
@@ -106,8 +106,8 @@ class Guarded(RealAgent):
     def pid(self, service: str) -> str:
         return self.system.show(service, "MainPID")["MainPID"]
 
-    def hand(self) -> str:
-        return self.system.run("pgrep", "-f", "kjbod_guard/hand.py").stdout.split()[0]
+    def helper(self) -> str:
+        return self.system.run("pgrep", "-f", "kjbod_guard/helper.py").stdout.split()[0]
 
     def status(self, pid: str) -> dict[str, str]:
         lines = self.system.read(f"/proc/{pid}/status").splitlines()
@@ -128,15 +128,15 @@ def test_a_guard_acts_with_the_rights_of_its_hand_alone(
 ) -> None:
     made = disks(3)
     guarded = Guarded(boot, made, kafka_kit, sandbox, more)
-    system, daemon, hand = guarded.system, guarded.pid("kjbod-guard"), guarded.hand()
+    system, daemon, helper = guarded.system, guarded.pid("kjbod-guard"), guarded.helper()
     uid, gid = (system.run("id", option, "kjbod").stdout.strip() for option in ("-u", "-g"))
     assert [guarded.status(daemon)[name].split() for name in ("Uid", "Gid")] == [[uid] * 4, [gid] * 4]
-    assert guarded.status(hand)["Uid"].split() == ["0" if more else uid] * 4
-    assert guarded.status(daemon)["NoNewPrivs"] == guarded.status(hand)["NoNewPrivs"] == "1"
+    assert guarded.status(helper)["Uid"].split() == ["0" if more else uid] * 4
+    assert guarded.status(daemon)["NoNewPrivs"] == guarded.status(helper)["NoNewPrivs"] == "1"
     assert guarded.capabilities(daemon) == [0, 0, 0, 0]
-    assert guarded.capabilities(hand) == [KEPT, KEPT, 0, 0]
-    assert system.read(f"/proc/{hand}/oom_score_adj") == f"{OOM_SCORE_ADJUST if MAY_PROTECT else 0}\n"
-    assert int(guarded.status(hand)["VmLck"].split()[0]) > 0, "its pages are locked"
+    assert guarded.capabilities(helper) == [KEPT, KEPT, 0, 0]
+    assert system.read(f"/proc/{helper}/oom_score_adj") == f"{OOM_SCORE_ADJUST if MAY_PROTECT else 0}\n"
+    assert int(guarded.status(helper)["VmLck"].split()[0]) > 0, "its pages are locked"
     missing = [event["reason"] for event in guarded.events_of("guard", "guard.hand.missing")]
     assert missing == ([] if MAY_PROTECT else [UNPROTECTED])
 
@@ -153,7 +153,7 @@ def test_a_guard_acts_with_the_rights_of_its_hand_alone(
 
     system.run("systemctl", "stop", "kjbod-guard", timeout_s=15)
     assert system.show("kjbod-guard", "ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
-    wait_until(lambda: not system.read(f"/proc/{hand}/status"), 10, "the end of the hand")
+    wait_until(lambda: not system.read(f"/proc/{helper}/status"), 10, "the end of the helper")
     for disk in made[:2]:
         disk.set(FaultMode.OK)
 
@@ -191,18 +191,18 @@ def test_a_unit_of_a_broker_passes_the_gate_beside_a_disk_that_hangs_and_nothing
 DRIVER = """
 import asyncio, sys
 from kjbod.clock import SystemClock
-from kjbod_guard import hand_broker, rights
-from kjbod_guard.hand_link import Facts, HandLink, start_hand
-from kjbod_guard.means import Done
+from kjbod_guard import helper_broker, rights
+from kjbod_guard.helper_link import Facts, HelperLink, start_helper
+from kjbod_guard.actions import Done
 
 async def main():
     pid, port = int(sys.argv[1]), int(sys.argv[2])
     facts = Facts(
-        node=port, directories=("/mnt/d1", "/mnt/d2"), ports=(port,), broker=(pid, hand_broker.started_at(pid))
+        node=port, directories=("/mnt/d1", "/mnt/d2"), ports=(port,), broker=(pid, helper_broker.started_at(pid))
     )
-    started = start_hand()
+    started = start_helper()
     rights.give_up(None)
-    link = await HandLink.open(started, facts, clock=SystemClock(), told=print)
+    link = await HelperLink.open(started, facts, clock=SystemClock(), told=print)
     print(*link.missing)
     for verb in ("threads", "mask", "unmask", "reset", "destroy", "unreset", "cut", "kill"):
         arguments = {"mask": ["/mnt/d2"], "unmask": ["/mnt/d2"], "cut": ["/mnt/d2", 2**62]}.get(verb, [])

@@ -523,7 +523,8 @@ def _guards(report: FleetReport) -> str:
     if not report.guards:
         return ""
     note = (
-        "Refused by the hand, a controller or the guard's own rules. Only observed: what one that acts would have done."
+        "Refused by the privileged helper, a controller or the guard's own rules. Only observed: "
+        "what a guard that acts would have done."
     )
     names = (
         *(("guards", "guards"), ("of them act", "acting"), ("acts", "acts")),

@@ -69,8 +69,8 @@ def agent_status() -> Column:
 
 def agent_counts() -> dict[str, Column]:
     """Whether an event is one of those that are counted of a guard: how often it would have done something and only
-    observed (``would``), did something (``acts``), tried in vain (``failed_acts``), and was refused it, by the hand, a
-    controller or its own rules (``refusals``)."""
+    observed (``would``), did something (``acts``), tried in vain (``failed_acts``), and was refused it by the helper,
+    a controller or its own rules (``refusals``)."""
     outcome = F.when(_kind(EventKind.GUARD_DONE), F.col("attrs.outcome"))
     only_would = _kind(EventKind.GUARD_WOULD) & (F.col("attrs.mode") == "observe")
     return {

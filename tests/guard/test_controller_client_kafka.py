@@ -10,10 +10,10 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.ids import Uuid
 from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
+from kjbod_guard.actions import Outcome
+from kjbod_guard.controller_client import ControllerClient
 from kjbod_guard.ladder import KafkaView
-from kjbod_guard.means import Outcome
 from kjbod_guard.observing import Key, Observed
-from kjbod_guard.voice import ControllerVoice
 from kjbod_host.channel import ControllerChannel
 from scripts.rig.cluster import Cluster, directory_id, wait_until_serving
 from scripts.rig.kafka import KafkaKit
@@ -22,10 +22,10 @@ from scripts.rig.processes import Processes
 
 @dataclass
 class Line:
-    """A voice, and the metadata that show what came of it."""
+    """A client of the controllers, and the metadata that show what came of it."""
 
     observed: Observed
-    voice: ControllerVoice
+    controllers: ControllerClient
     changed: asyncio.Event
 
     async def until(self, holds: Callable[[Observed], bool], timeout_s: float = 30) -> None:
@@ -49,7 +49,7 @@ async def line_to(port: int, broker: int) -> AsyncIterator[Line]:
     clock = SystemClock()
     async with asyncio.TaskGroup() as group:
         channels = [ControllerChannel(client_id="kjbod", clock=clock, spawn=group.create_task) for _ in range(2)]
-        line = Line(Observed(broker), ControllerVoice(broker, channels[0], channels[1], clock), asyncio.Event())
+        line = Line(Observed(broker), ControllerClient(broker, channels[0], channels[1], clock), asyncio.Event())
 
         def committed(batch: Committed) -> None:
             line.observed.committed(batch, clock.monotonic_ms())
@@ -101,14 +101,14 @@ async def test_controllers_record_a_report_a_fence_and_a_broker_that_leaves_part
         # A wrong epoch changes nothing, and is told as what it is.
         offset = observed.offset
         for done in (
-            await line.voice.report(line.epoch + 1, [str(ids[1])]),
-            await line.voice.fence(line.epoch + 1),
+            await line.controllers.report(line.epoch + 1, [str(ids[1])]),
+            await line.controllers.fence(line.epoch + 1),
         ):
             assert done.outcome is Outcome.FAILED and "STALE_BROKER_EPOCH (77)" in done.reason, done
         assert observed.view(ids[1]) is KafkaView.ONLINE and not line.fenced and observed.offset <= offset + 2
 
         # A fence is recorded, and the broker, which lives, comes back by its own heartbeat.
-        assert (await line.voice.fence(line.epoch)).outcome is Outcome.DONE
+        assert (await line.controllers.fence(line.epoch)).outcome is Outcome.DONE
         await line.until(lambda _: line.fenced)
         await line.until(lambda _: not line.fenced)
 
@@ -116,19 +116,19 @@ async def test_controllers_record_a_report_a_fence_and_a_broker_that_leaves_part
         await line.until(lambda now: all(1 in p.isr for p in now.partitions.values()))
         names = [("events", number) for number in range(4)]
         for leads, order in ((True, (1, 2)), (False, (2, 1))):
-            asked = [await line.voice.reassign(dict.fromkeys(names, order))]
-            asked += [await line.voice.elect(names) for _ in range(2)]
+            asked = [await line.controllers.reassign(dict.fromkeys(names, order))]
+            asked += [await line.controllers.elect(names) for _ in range(2)]
             assert {done.outcome for answers in asked for done in answers.values()} == {Outcome.DONE}, asked
             await line.until(
                 lambda now, leads=leads, order=order: all(  # type: ignore[misc]
                     (p.replicas, p.leads) == (order, leads) for p in now.partitions.values()
                 )
             )
-        refused = (await line.voice.elect([("nothing", 0)]))["nothing", 0]
+        refused = (await line.controllers.elect([("nothing", 0)]))["nothing", 0]
         assert refused.outcome is Outcome.FAILED and "UNKNOWN_TOPIC_OR_PARTITION (3)" in refused.reason
 
         # A report is recorded, for this directory alone.
-        assert (await line.voice.report(line.epoch, [str(ids[1])])).outcome is Outcome.DONE
+        assert (await line.controllers.report(line.epoch, [str(ids[1])])).outcome is Outcome.DONE
         await line.until(lambda now: now.view(ids[1]) is KafkaView.OFFLINE)
         assert observed.view(ids[0]) is KafkaView.ONLINE and not line.fenced
 
@@ -137,11 +137,11 @@ async def test_controllers_record_a_report_a_fence_and_a_broker_that_leaves_part
         left: dict[Key, Uuid] = {key: p.directory for key, p in observed.partitions.items() if p.directory == ids[0]}
         assert left
         observed.follow_evicted(left)
-        answers = await line.voice.reassign({("events", number): (2,) for _, number in left})
+        answers = await line.controllers.reassign({("events", number): (2,) for _, number in left})
         assert {done.outcome for done in answers.values()} == {Outcome.DONE}, answers
         await line.until(lambda now: all(key in now.others for key in left))
         assert all(observed.others[key].replicas == (2,) for key in left)
-        answers = await line.voice.reassign({("events", number): (2, 1) for _, number in left})
+        answers = await line.controllers.reassign({("events", number): (2, 1) for _, number in left})
         assert {done.outcome for done in answers.values()} == {Outcome.DONE}, answers
         await line.until(lambda now: all(key in now.partitions for key in left) and not now.others)
         await line.until(
@@ -149,8 +149,8 @@ async def test_controllers_record_a_report_a_fence_and_a_broker_that_leaves_part
         )
 
         # What does not exist is told by partition; what was said often enough is said no more.
-        answers = await line.voice.reassign({("nothing", 0): (1,), ("events", 99): (1,)})
+        answers = await line.controllers.reassign({("nothing", 0): (1,), ("events", 99): (1,)})
         assert all("UNKNOWN_TOPIC_OR_PARTITION (3)" in done.reason for done in answers.values()), answers
         for _ in range(2):
-            await line.voice.report(line.epoch, [str(ids[1])])
-        assert (await line.voice.report(line.epoch, [str(ids[1])])).outcome is Outcome.REFUSED
+            await line.controllers.report(line.epoch, [str(ids[1])])
+        assert (await line.controllers.report(line.epoch, [str(ids[1])])).outcome is Outcome.REFUSED

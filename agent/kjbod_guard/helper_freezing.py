@@ -1,4 +1,4 @@
-"""Freezing: how the hand takes hold of a log directory when it is started, and again of what is there later.
+"""Freezing: how the helper takes hold of a log directory when it is started, and again of what is there later.
 
 It looks for itself, in a child, since whatever touches a log directory may hang for ever. What it may look at is fixed
 at its start: a path that is not among those, or that leads elsewhere than then, is never looked at again.
@@ -20,8 +20,8 @@ import struct
 import sys
 import time
 
-from kjbod_guard.hand_broker import BY_INODE, Broker, is_below, lock_holders
-from kjbod_guard.hand_kernel import (
+from kjbod_guard.helper_broker import BY_INODE, Broker, is_below, lock_holders
+from kjbod_guard.helper_kernel import (
     MASK_SOURCE,
     SYSTEM_DIRECTORIES,
     Directory,
@@ -31,7 +31,7 @@ from kjbod_guard.hand_kernel import (
     mount_id,
     mounts,
 )
-from kjbod_guard.hand_netlink import Refused
+from kjbod_guard.helper_netlink import Refused
 
 TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FREEZE_MS = 3_000
-"""How long a log directory may take to be opened when the hand starts."""
+"""How long a log directory may take to be opened when the helper starts."""
 CUTTABLE = frozenset({"ext4", "xfs"})
 BESIDE = frozenset({"lost+found"})
 BESIDE_MAX = 64
@@ -97,7 +97,7 @@ def unique_mount_id(fd: int) -> int:
     return int(struct.unpack_from("=Q", buffer, _STATX_MNT_ID_OFFSET)[0])
 
 
-# --------------------------------------------------------------------------------------------- when the hand is started
+# ------------------------------------------------------------------------------------------- when the helper is started
 
 
 def freeze(path: str, *, later: bool = False) -> Directory:
@@ -168,7 +168,7 @@ def limits(directory: Directory, needed: dict[str, str], own: list[str]) -> tupl
     """Reasons why a directory is never cut, and never masked, whatever lies beside it."""
     no_cut = None
     if directory.masked:
-        no_cut = "it was masked when the hand was started"
+        no_cut = "it was masked when the helper was started"
     elif directory.fstype not in CUTTABLE:
         no_cut = f"{directory.fstype} cannot be shut down, only {' and '.join(sorted(CUTTABLE))}"
     elif directory.device in needed:
@@ -195,7 +195,7 @@ def freeze_again(directory: Directory, own: list[str], broker: Broker | None, ch
     """Look at what is at the path by now, and send it. Runs in a child; refuses what is not to be touched."""
     told, fd = look(directory.path)
     if not told["real"] == directory.real == os.readlink(f"/proc/self/fd/{fd}"):
-        where = f"and led to {directory.real} when the hand was started"
+        where = f"and led to {directory.real} when the helper was started"
         raise Refused(f"{directory.path} leads to {told['real']}, {where}")
     if told["source"] == MASK_SOURCE:
         raise Refused(f"{directory.path} is masked")

@@ -1,8 +1,8 @@
-"""Means that a guard has against a disk and against its broker: what they are called, and what came of them. Pure.
+"""Actions of a guard against a disk and its broker: their names, and their outcomes. Pure.
 
-The hand carries out verbs on the kernel (:class:`Hand`), the voice speaks with the controller (:class:`Voice`). Both
-answer with a :class:`Done`, whatever happens: a means that fails, is refused, or does not end within its deadline is
-something that the ladder goes on from, never an exception.
+The privileged helper carries out verbs on the kernel (:class:`Helper`). The client of the controllers sends requests to
+them (:class:`Controllers`). Both answer with a :class:`Done`, whatever happens: an action that fails, is refused, or
+does not end within its deadline is something that the escalation goes on from, never an exception.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ Name: TypeAlias = tuple[str, int]
 
 
 class Verb(StrEnum):
-    """Means of the hand. It refuses everything else, and everything on what was not frozen at its start."""
+    """Actions of the helper. It refuses everything else, and everything on what was not frozen at its start."""
 
     THREADS = "threads"
     """Look at the broker's threads: which of them wait for a disk, and in which file."""
@@ -38,7 +38,7 @@ class Verb(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Outcome of a means."""
+    """Outcome of an action."""
 
     DONE = "done"
     PENDING = "pending"
@@ -51,7 +51,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Outcome of a means.
+    """Outcome of an action.
 
     Attributes:
         outcome: see there.
@@ -119,7 +119,7 @@ class Thread:
     since_ms: int
 
 
-class Hand(Protocol):
+class Helper(Protocol):
     """The privileged process, as the daemon sees it. No method raises, none takes longer than its deadline."""
 
     async def cut(self, directory: str, until_ms: int) -> Done:
@@ -141,7 +141,7 @@ class Hand(Protocol):
         """Threads that wait uninterruptibly; a :class:`Done` where that could not be found out."""
 
 
-class Voice(Protocol):
+class Controllers(Protocol):
     """Speaker to the controllers, in the broker's name or the guard's own. No method raises."""
 
     async def suspect(self, value: str | None) -> Done:

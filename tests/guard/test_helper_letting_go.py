@@ -1,4 +1,4 @@
-"""A hand that lets go of a disk, so that it can be unmounted, and takes hold of what is mounted there next."""
+"""A helper that lets go of a disk, so that it can be unmounted, and takes hold of what is mounted there next."""
 
 import asyncio
 import errno
@@ -13,10 +13,10 @@ import pytest
 from kjbod.faults import syscalls
 from kjbod.faults.disks import RealDisk
 from kjbod.faults.orders import FaultMode
-from kjbod_guard import hand
-from kjbod_guard.means import Outcome
+from kjbod_guard import helper
+from kjbod_guard.actions import Outcome
 from scripts.rig.processes import wait_until
-from tests.guard.hands import HOLDER, PATIENCE_S, Make, Open, Process, outcome, refusal, state
+from tests.guard.helper_rig import HOLDER, PATIENCE_S, Make, Open, Process, outcome, refusal, state
 
 DONE = Outcome.DONE
 IN_TIME_MS: Final = 1 << 50
@@ -24,7 +24,7 @@ IN_TIME_MS: Final = 1 << 50
 
 
 def umount(disk: RealDisk) -> None:
-    """Unmount it as an operator does, not lazily; again where it is busy: the child of the hand that closes it last
+    """Unmount it as an operator does, not lazily; again where it is busy: the child of the helper that closes it last
     answers before it has ended."""
 
     def unmounted() -> bool:
@@ -147,9 +147,9 @@ async def test_cuts_are_counted_for_each_file_system_and_all_together(real_disk:
     os.fsync(written)  # a cut loses what is not
     os.close(written)
     link, path = await open_hand(disk.log_dir), str(disk.log_dir)
-    for number in range(hand.CUTS_EVER_MAX):
-        if number and number % hand.CUTS_MAX == 0:
-            assert f"was cut {hand.CUTS_MAX} times" in refusal(await link.cut(path, IN_TIME_MS))
+    for number in range(helper.CUTS_EVER_MAX):
+        if number and number % helper.CUTS_MAX == 0:
+            assert f"was cut {helper.CUTS_MAX} times" in refusal(await link.cut(path, IN_TIME_MS))
             assert outcome(await link.let_go(path)) is DONE
             umount(disk)
             disk.mount()
@@ -159,7 +159,7 @@ async def test_cuts_are_counted_for_each_file_system_and_all_together(real_disk:
     umount(disk)
     disk.mount()
     assert outcome(await link.freeze(path)) is DONE
-    assert f"were cut {hand.CUTS_EVER_MAX} times" in refusal(await link.cut(path, IN_TIME_MS))
+    assert f"were cut {helper.CUTS_EVER_MAX} times" in refusal(await link.cut(path, IN_TIME_MS))
 
 
 async def test_a_disk_of_another_process_is_not_frozen_while_the_broker_runs(

@@ -1,4 +1,4 @@
-"""Where a path leads by a mount table, and what a waiting thread waits for: the pure part of the hand."""
+"""Where a path leads by a mount table, and what a waiting thread waits for: the pure part of the helper."""
 
 import os
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kjbod_guard import hand_broker, hand_kernel
-from kjbod_guard.hand_broker import CALLS, is_below, waits_for
-from kjbod_guard.hand_freezing import restrict, why_not_cut
-from kjbod_guard.hand_kernel import Directory, Mount, masks_on_top, require_there, resolve, unescape
-from kjbod_guard.hand_netlink import Refused, attribute, nested, no_table, table_of
-from kjbod_guard.hand_rights import KEPT_CAPABILITIES, NEEDED, RIGHTS
+from kjbod_guard import helper_broker, helper_kernel
+from kjbod_guard.helper_broker import CALLS, is_below, waits_for
+from kjbod_guard.helper_freezing import restrict, why_not_cut
+from kjbod_guard.helper_kernel import Directory, Mount, masks_on_top, require_there, resolve, unescape
+from kjbod_guard.helper_netlink import Refused, attribute, nested, no_table, table_of
+from kjbod_guard.helper_rights import KEPT_CAPABILITIES, NEEDED, RIGHTS
 from kjbod_host.files import file_worker
 
 
@@ -96,7 +96,7 @@ def test_a_mask_of_ours_is_seen_through_and_nothing_else() -> None:
         ({"point": "/var"}, "its file system is the host's own, of /var"),
         ({"beside": ["/mnt/d1/backup"]}, "/mnt/d1/backup lies on its file system as well"),
         ({"beside": ["/mnt/d1 (Permission denied)"]}, "/mnt/d1 (Permission denied) lies on its file system as well"),
-        ({"masked": True}, "it was masked when the hand was started"),
+        ({"masked": True}, "it was masked when the helper was started"),
     ],
 )
 def test_what_may_be_cut_carries_nothing_but_log_directories(changed: dict[str, Any], reason: str | None) -> None:
@@ -107,7 +107,7 @@ def test_what_may_be_cut_carries_nothing_but_log_directories(changed: dict[str, 
 
 def test_the_disk_of_the_root_and_of_our_own_files_is_not_cut(tmp_path: Path) -> None:
     for path in ("/", str(tmp_path)):
-        one = directory(device=hand_kernel.device_of(os.stat(path)))
+        one = directory(device=helper_kernel.device_of(os.stat(path)))
         restrict([one], [str(tmp_path)])
         assert one.no_cut is not None and one.no_cut.endswith("lies on its file system")
 
@@ -221,10 +221,10 @@ def test_on_btrfs_a_holder_is_known_by_the_file_that_it_has_open_and_not_by_an_i
     broker: Any = SimpleNamespace(pid=os.getpid())
     found = (tmp_path / ".lock").stat()
     try:
-        assert not hand_broker.has_lock_open(broker, directory)
+        assert not helper_broker.has_lock_open(broker, directory)
         assert not file_worker.has_open(os.getpid(), found.st_dev, found.st_ino)
         with open(tmp_path / ".lock"):
-            assert hand_broker.has_lock_open(broker, directory)
+            assert helper_broker.has_lock_open(broker, directory)
             assert file_worker.has_open(os.getpid(), found.st_dev, found.st_ino)
             assert not file_worker.has_open(os.getpid(), found.st_dev + 1, found.st_ino), "another subvolume's"
     finally:
@@ -235,9 +235,9 @@ def test_on_btrfs_a_holder_is_known_by_the_file_that_it_has_open_and_not_by_an_i
 def test_nothing_is_done_in_a_namespace_of_which_nobody_knows_whether_it_is_the_broker_s(name: str) -> None:
     broker: Any = SimpleNamespace(pid=os.getpid(), namespaces={})
     with pytest.raises(Refused, match=f"{name} namespace of the broker cannot be told"):
-        hand_kernel.enter(broker, name, 0)
+        helper_kernel.enter(broker, name, 0)
     directory: Any = None  # it comes before any look at it
-    for verb in (hand_kernel.mask, hand_kernel.unmask):
+    for verb in (helper_kernel.mask, helper_kernel.unmask):
         with pytest.raises(Refused, match="cannot be told"):
             verb(directory, broker)
 

@@ -24,7 +24,7 @@ LOOK_EVERY_MS: Final = 1_000
 a disk fails, the guard looks at each change of the metadata before it acts."""
 
 
-class Telling:
+class ChangeReporter:
     """Memory of the last reports.
 
     Args:

@@ -1,6 +1,6 @@
-"""Log directories and mounts, as the hand looks at them and acts on them.
+"""Log directories and mounts, as the helper looks at them and acts on them.
 
-Whatever touches a log directory may hang for ever, so it runs in a child of the hand.
+Whatever touches a log directory may hang for ever, so it runs in a child of the helper.
 """
 
 # pathlib knows no dir_fd, and what runs here should be little.
@@ -18,8 +18,8 @@ import stat
 import struct
 import time
 
-from kjbod_guard.hand_broker import Broker, is_below
-from kjbod_guard.hand_netlink import Refused
+from kjbod_guard.helper_broker import Broker, is_below
+from kjbod_guard.helper_netlink import Refused
 
 TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class Mount:
 
 
 class Directory:
-    """A log directory as it was when the hand took hold of it.
+    """A log directory as it was when the helper took hold of it.
 
     Attributes:
         path: as configured.
-        real: where that led when the hand was started.
+        real: where that led when the helper was started.
         reason: why nothing is done to it; None: it is held.
         no_cut, no_mask: why that is not done to it; names beside it are looked at apart from that.
         identity: of the mounted file system: one that is mounted again is another one.
@@ -90,7 +90,7 @@ class Directory:
         self.masked = False
 
     def take(self, told: dict[str, Any], fd: int) -> None:
-        """Take hold of what :func:`.hand_freezing.look` has found."""
+        """Take hold of what :func:`.helper_freezing.look` has found."""
         self.fd, self.real, self.device, self.reason = fd, told["real"], told["device"], None
         self.inode, self.mount_id, self.lock_inode = told["inode"], told["mount"], told["lock"]
         self.fstype, self.point, self.beside = told["fstype"], told["point"], told["beside"]
@@ -204,7 +204,7 @@ def require_there(directory: Directory, table: list[Mount]) -> None:
         here = next((one for one in table if one.id == parent), None)
     if here is None or here.id != directory.mount_id or here.device != directory.device:
         what = "nothing" if here is None else f"{here.source} ({here.fstype}, mounted on {here.point})"
-        raise Refused(f"{directory.path} leads to {what}, not to the file system that the hand holds")
+        raise Refused(f"{directory.path} leads to {what}, not to the file system that the helper holds")
 
 
 def cut(directory: Directory, broker: Broker | None, until_ms: int) -> None:
@@ -293,7 +293,7 @@ def mask(directory: Directory, broker: Broker | None) -> None:
         fd = os.open(directory.real, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         status = os.fstat(fd)
         if (device_of(status), status.st_ino) != (directory.device, directory.inode):
-            raise Refused(f"{directory.path} is another directory for the broker than the one that the hand holds")
+            raise Refused(f"{directory.path} is another directory for the broker than the one that the helper holds")
     else:
         require_there(directory, table)
     _call("move_mount", _MOVE_MOUNT, directory.mask_fd, b"", fd, b"", _EMPTY_PATHS)

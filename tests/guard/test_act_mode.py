@@ -10,13 +10,13 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.ids import Uuid
 from kjbod.security.channel import NO_SECURITY
-from kjbod_guard.acts import Acts, Found
+from kjbod_guard.act_mode import ActMode, Found
+from kjbod_guard.actions import Done, Outcome, Thread
 from kjbod_guard.binding import Holder
 from kjbod_guard.core import GuardCore
 from kjbod_guard.directory_steps import RELEASED, Standing, State
 from kjbod_guard.journal import Evicted, Journal
 from kjbod_guard.ladder import Step
-from kjbod_guard.means import Done, Outcome, Thread
 from kjbod_guard.observing import Observed
 from kjbod_guard.situation import Site
 
@@ -51,13 +51,13 @@ class Link:
         return [Thread(tid=803, name=self.thread, directory=PATH, file=None, call="write", since_ms=0)]
 
 
-def acts_with(link: Link | None, standing: Standing | None = None, observed: Observed | None = None) -> Acts:
+def acts_with(link: Link | None, standing: Standing | None = None, observed: Observed | None = None) -> ActMode:
     """Parts of a guard that has cut a disk long before the thread was seen."""
     cut = standing or Standing(state=State.CUT, means=Step.CUT, acted_ms=0)
     evicted = {(T, 0): Evicted("x", "t", (2, 1), 500)}
     core = GuardCore(Site(node_id=1), Journal(directories={PATH: (cut, None, 0)}, evicted=evicted), "g1")
     nobody = cast(Any, SimpleNamespace(warning=lambda *_, **__: None, outcomes={}))
-    acts = Acts(
+    acts = ActMode(
         cast(Any, SimpleNamespace(node_id=1)),
         SystemClock(),
         nobody,
@@ -90,11 +90,11 @@ async def test_a_thread_that_was_stuck_in_a_process_that_has_gone_proves_nothing
     await acts.hold(OLD)
     await acts._look_at_threads(cast(Any, link))
     found = acts.found(OLD)
-    assert found.stuck is not None and "803" in found.stuck and found.waits and acts.deeds(OLD).crippled
+    assert found.stuck is not None and "803" in found.stuck and found.waits and acts.counters(OLD).crippled
     # Found by its lock, and not yet told to the helper.
     assert acts.found(NEW) == acts.found(SAME_PID) == acts.found(None) == NOTHING
     await acts.hold(NEW)
-    assert acts.found(NEW) == NOTHING and not acts.deeds(NEW).crippled
+    assert acts.found(NEW) == NOTHING and not acts.counters(NEW).crippled
 
 
 async def test_a_process_that_the_helper_refused_is_spoken_of_while_it_runs() -> None:
@@ -163,10 +163,10 @@ async def test_a_process_that_the_helper_does_not_take_was_told_and_is_said_to_b
     await acts.hold(OLD)
     assert acts.was_told(OLD) and not acts.was_told(NEW)
     assert list(acts.unable) == ["the broker's process cannot be acted on: it holds none of the directories"]
-    assert acts.deeds(OLD).hand_missing == 1
+    assert acts.counters(OLD).hand_missing == 1
     link.answer = Done(outcome=Outcome.DONE)
     await acts.hold(NEW)
-    assert not acts.unable and acts.deeds(NEW).hand_missing == 0
+    assert not acts.unable and acts.counters(NEW).hand_missing == 0
 
 
 def test_a_helper_that_lacks_a_right_or_has_died_is_named_and_holds_up_nothing() -> None:
@@ -176,13 +176,13 @@ def test_a_helper_that_lacks_a_right_or_has_died_is_named_and_holds_up_nothing()
     assert list(acts.unable) == ["the guard cannot act: no CAP_KILL: no broker is killed"] and acts.no_helper is None
     link.problem = "the helper has died"
     assert list(acts.unable) == ["the guard cannot act: the helper has died"] and acts.no_helper == link.problem
-    assert acts.was_told(OLD) and acts.deeds(OLD).hand_missing == 1
+    assert acts.was_told(OLD) and acts.counters(OLD).hand_missing == 1
 
 
 def test_a_helper_that_can_act_and_lacks_something_else_is_no_reason_to_alarm() -> None:
     link = Link()
     link.missing = ("not protected from the OOM killer: Permission denied (CAP_SYS_RESOURCE)",)
-    assert acts_with(link).deeds(OLD).hand_missing == 0
+    assert acts_with(link).counters(OLD).hand_missing == 0
 
 
 @pytest.mark.parametrize(("exists", "evicted", "since_ms"), [(True, 1, 500), (False, 0, None)])
@@ -190,5 +190,5 @@ def test_partitions_of_a_topic_that_is_gone_are_not_counted_as_evicted(
     exists: bool, evicted: int, since_ms: int | None
 ) -> None:
     observed = Observed(1, complete=True, topics={T: "t"} if exists else {})
-    deeds = acts_with(Link(), observed=observed).deeds(None)
-    assert (deeds.evicted, deeds.evicted_since_ms) == (evicted, since_ms)
+    counters = acts_with(Link(), observed=observed).counters(None)
+    assert (counters.evicted, counters.evicted_since_ms) == (evicted, since_ms)

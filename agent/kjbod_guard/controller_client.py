@@ -38,9 +38,9 @@ from kjbod.wire.messages import (
     IncrementalAlterConfigsRequestConfig,
     IncrementalAlterConfigsRequestResource,
 )
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.broker_steps import FENCES_MAX
 from kjbod_guard.directory_steps import REPORTS_MAX
-from kjbod_guard.means import Done, Outcome
 from kjbod_guard.suspects import CONFIG
 from kjbod_host.channel import ControllerChannel
 
@@ -63,7 +63,7 @@ def _late(error: RequestTimedOut) -> Outcome:
     return Outcome.FAILED if isinstance(error, ConnectTimedOut) else Outcome.PENDING
 
 
-class ControllerVoice:
+class ControllerClient:
     """Says to the active controller what is to be said. No method raises.
 
     Args:
@@ -270,15 +270,15 @@ class Rights:
     """Rights that a guard needs to act, and whether it has them.
 
     Args:
-        voice: asks for each of them in a way that changes nothing.
+        controllers: asks for each of them in a way that changes nothing.
 
     Attributes:
         missing: a line for each right that is missing; empty also where nobody could be asked yet.
         may_alter: whether ALTER is none of them.
     """
 
-    def __init__(self, voice: ControllerVoice) -> None:
-        self._voice = voice
+    def __init__(self, controllers: ControllerClient) -> None:
+        self._controllers = controllers
         self.missing: tuple[str, ...] = ()
         self.may_alter = True
         self._doubt = asyncio.Event()
@@ -303,15 +303,19 @@ class Rights:
 
     async def _look(self, changed: Callable[[], None]) -> bool:
         """Ask for all of them; whether all were answered."""
-        voice, missing, may_alter = self._voice, [], True
+        controllers, missing, may_alter = self._controllers, [], True
         for name, cost, ask in (
-            ("CLUSTER_ACTION", "no directory is reported and no broker fenced", voice.stale_heartbeat),
+            ("CLUSTER_ACTION", "no directory is reported and no broker fenced", controllers.stale_heartbeat),
             (
                 "ALTER",
                 "no replica is evicted, restored or demoted, and nothing is cut",
-                voice.reassign_nothing,
+                controllers.reassign_nothing,
             ),
-            ("ALTER_CONFIGS", "nothing that cannot be undone is done", partial(voice.suspect, "", validate_only=True)),
+            (
+                "ALTER_CONFIGS",
+                "nothing that cannot be undone is done",
+                partial(controllers.suspect, "", validate_only=True),
+            ),
         ):
             done = await ask()
             if done.outcome is Outcome.REFUSED:

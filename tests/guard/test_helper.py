@@ -1,4 +1,4 @@
-"""The hand on real disks, processes and connections: what it does, and what it refuses."""
+"""The helper on real disks, processes and connections: what it does, and what it refuses."""
 
 import asyncio
 import errno
@@ -18,12 +18,12 @@ import pytest
 from kjbod.clock import SystemClock
 from kjbod.faults import syscalls
 from kjbod.faults.orders import FaultMode
-from kjbod_guard import hand, hand_broker, hand_kernel, hand_requests, hand_rights, surroundings
-from kjbod_guard.hand_link import Facts, HandLink, start_hand
-from kjbod_guard.hand_netlink import go_on, reset, reset_for, table_of, unreset
-from kjbod_guard.means import Done, Hand, Outcome, Verb
+from kjbod_guard import helper, helper_broker, helper_kernel, helper_requests, helper_rights, surroundings
+from kjbod_guard.actions import Done, Helper, Outcome, Verb
+from kjbod_guard.helper_link import Facts, HelperLink, start_helper
+from kjbod_guard.helper_netlink import go_on, reset, reset_for, table_of, unreset
 from scripts.rig.processes import wait_until
-from tests.guard.hands import HOLDER, PATIENCE_S, Make, Open, Process, outcome, refusal, state
+from tests.guard.helper_rig import HOLDER, PATIENCE_S, Make, Open, Process, outcome, refusal, state
 
 IN_TIME_MS: Final = 1 << 50
 """A moment of CLOCK_MONOTONIC that no host reaches: a cut that need not hurry."""
@@ -61,12 +61,12 @@ while True:
 
 def test_it_starts_without_anything_of_kjbod_but_itself(world: None) -> None:
     program = (
-        "import runpy, sys; runpy.run_path(sys.argv[1], run_name='hand');"
+        "import runpy, sys; runpy.run_path(sys.argv[1], run_name='helper');"
         "print(*sorted(one for one in sys.modules if one not in sys.stdlib_module_names))"
     )
-    root = str(Path(hand.__file__).parents[1])
+    root = str(Path(helper.__file__).parents[1])
     said = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({root!r}); {program}", hand.__file__],
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({root!r}); {program}", helper.__file__],
         capture_output=True,
         text=True,
         check=True,
@@ -74,25 +74,25 @@ def test_it_starts_without_anything_of_kjbod_but_itself(world: None) -> None:
     ours = {one for one in said if one.startswith("kjbod")}
     assert ours == {
         "kjbod_guard",
-        "kjbod_guard.hand_broker",
-        "kjbod_guard.hand_freezing",
-        "kjbod_guard.hand_kernel",
-        "kjbod_guard.hand_netlink",
-        "kjbod_guard.hand_requests",
-        "kjbod_guard.hand_resets",
-        "kjbod_guard.hand_rights",
+        "kjbod_guard.helper_broker",
+        "kjbod_guard.helper_freezing",
+        "kjbod_guard.helper_kernel",
+        "kjbod_guard.helper_netlink",
+        "kjbod_guard.helper_requests",
+        "kjbod_guard.helper_resets",
+        "kjbod_guard.helper_rights",
     }
     assert {one.partition(".")[0] for one in said} - {"kjbod_guard", "__main__"} <= sys.stdlib_module_names
 
 
 def test_its_verbs_are_those_of_the_means_and_its_system_directories_those_of_the_survey() -> None:
     beside = {"hold", "let_go", "freeze"}
-    assert set(hand_requests.DEADLINES_MS) == {*map(str, Verb), *beside} == set(hand_rights.RIGHTS)
-    assert hand_kernel.SYSTEM_DIRECTORIES == surroundings.SYSTEM_DIRECTORIES
+    assert set(helper_requests.DEADLINES_MS) == {*map(str, Verb), *beside} == set(helper_rights.RIGHTS)
+    assert helper_kernel.SYSTEM_DIRECTORIES == surroundings.SYSTEM_DIRECTORIES
 
 
 async def test_it_is_a_hand(open_hand: Open) -> None:
-    link: Hand = await open_hand()
+    link: Helper = await open_hand()
     assert outcome(await link.kill()) is Outcome.REFUSED
 
 
@@ -116,7 +116,7 @@ async def test_a_cut_of_a_hung_disk_gives_an_open_file_an_error(
         assert outcome(await link.cut(str(disk.log_dir), IN_TIME_MS)) in (Outcome.DONE, Outcome.PENDING)
         os.kill(appender.pid, signal.SIGUSR1)
         assert await asyncio.to_thread(appender.line) == str(errno.EIO)
-        # The others are not touched, and the hand goes on.
+        # The others are not touched, and the helper goes on.
         (other.log_dir / "1.log").write_bytes(b"x")
         assert await link.threads() == ()
         assert outcome(await link.cut(str(disk.log_dir), IN_TIME_MS)) in (Outcome.DONE, Outcome.PENDING)
@@ -224,7 +224,7 @@ async def test_a_cut_without_a_deadline_or_after_it_is_refused_and_counts_for_no
         said = refusal(await link.cut(path, until_ms))
         assert said == f"{path}: it is too late: the metadata that allowed it are old by now"
     (disk.log_dir / "alive").write_bytes(b"x")
-    assert len(late) > hand.CUTS_MAX
+    assert len(late) > helper.CUTS_MAX
     assert outcome(await link.cut(path, now_ms + 600_000)) is Outcome.DONE
     with pytest.raises(OSError, match="Input/output"):
         (disk.log_dir / "x").write_bytes(b"x")
@@ -233,13 +233,13 @@ async def test_a_cut_without_a_deadline_or_after_it_is_refused_and_counts_for_no
 CUTTER = """
 import sys
 sys.path.append(sys.argv[1])
-from kjbod_guard import hand_freezing, hand_kernel
+from kjbod_guard import helper_freezing, helper_kernel
 try:
-    print(hand_kernel.cut(hand_freezing.freeze(sys.argv[2]), None, int(sys.argv[3])), flush=True)
+    print(helper_kernel.cut(helper_freezing.freeze(sys.argv[2]), None, int(sys.argv[3])), flush=True)
 except OSError as error:
     print(error.errno, flush=True)
 """
-"""The child of a hand that cuts, without the look at the deadline that the hand takes before."""
+"""The child of a helper that cuts, without the look at the deadline that the helper takes before."""
 
 
 @pytest.mark.parametrize(("until_ms", "said"), [(1, str(errno.ETIME)), (IN_TIME_MS, "None")])
@@ -248,7 +248,7 @@ def test_a_host_that_stood_still_after_the_request_was_taken_cuts_nothing_when_t
 ) -> None:
     disk = real_disk(log_dir="kafka")
     is_late = until_ms != IN_TIME_MS
-    assert run(CUTTER, Path(hand.__file__).parents[1], disk.log_dir, until_ms).said == said
+    assert run(CUTTER, Path(helper.__file__).parents[1], disk.log_dir, until_ms).said == said
     try:
         (disk.log_dir / "alive").write_bytes(b"x")
     except OSError as error:
@@ -332,14 +332,14 @@ async def test_it_kills_the_holder_of_the_lock_and_nobody_else(
     pid, started = broker.identity
     link = await open_hand(tmp_path, broker=(pid, started + 1))
     assert any("is another one than that of start time" in one for one in link.missing), link.missing
-    assert refusal(await link.kill()) == "no broker runs that the hand knows of"
+    assert refusal(await link.kill()) == "no broker runs that the helper knows of"
     assert "does not hold .lock" in refusal(await link.hold(*foreign.identity))
-    assert "does not hold .lock" in refusal(await link.hold(1, hand_broker.started_at(1) or 0))
+    assert "does not hold .lock" in refusal(await link.hold(1, helper_broker.started_at(1) or 0))
     assert outcome(await link.hold(pid, started)) is Outcome.DONE
     assert outcome(await link.kill()) is Outcome.DONE
     assert await asyncio.to_thread(broker.process.wait) == -signal.SIGKILL
     assert foreign.process.poll() is None
-    # Its number may be used again: the hand has seen by the pidfd that it has ended.
+    # Its number may be used again: the helper has seen by the pidfd that it has ended.
     assert "no broker runs" in refusal(await link.kill())
     again = run(HOLDER, tmp_path)
     assert outcome(await link.hold(*again.identity)) is Outcome.DONE
@@ -530,7 +530,7 @@ async def test_a_controller_s_port_is_never_among_those_that_are_reset(open_hand
 async def test_a_hand_that_is_killed_fails_every_means_with_one_reason(tmp_path: Path, verb: str, world: None) -> None:
     told: list[str] = []
     facts = Facts(node=1, directories=(str(tmp_path),))
-    link = await HandLink.open(start_hand(), facts, clock=SystemClock(), told=told.append)
+    link = await HelperLink.open(start_helper(), facts, clock=SystemClock(), told=told.append)
     path = str(tmp_path)
     arguments = {"cut": (path, IN_TIME_MS), "mask": (path,), "unmask": (path,), "hold": (1, 1)}
     os.kill(link.pid, signal.SIGSTOP)
@@ -541,7 +541,7 @@ async def test_a_hand_that_is_killed_fails_every_means_with_one_reason(tmp_path:
     done = await getattr(link, verb)(*arguments.get(verb, ()))
     assert (done.outcome, done.reason) == (
         Outcome.FAILED,
-        f"the hand (process {link.pid}) has died: start the guard again",
+        f"the privileged helper (process {link.pid}) has died: start the guard again",
     )
     assert told == [link.problem]
     link.close()
@@ -609,7 +609,7 @@ async def test_a_request_that_hangs_leaves_the_hand_usable(
     ],
 )
 def test_what_is_no_request_is_refused_in_one_line_and_the_next_one_is_heard(line: bytes, world: None) -> None:
-    started = start_hand()
+    started = start_helper()
     started.control.setblocking(True)
     started.control.settimeout(PATIENCE_S)
     with started.control, started.control.makefile("rwb") as wire:
@@ -626,7 +626,7 @@ def test_what_is_no_request_is_refused_in_one_line_and_the_next_one_is_heard(lin
 
 @pytest.mark.parametrize("facts", [b"{}\n", b"[]\n", b"x\n", b'{"node": "1", "directories": []}\n', b""])
 def test_facts_of_another_form_end_the_hand(facts: bytes, world: None) -> None:
-    started = start_hand()
+    started = start_helper()
     started.control.setblocking(True)
     started.control.settimeout(PATIENCE_S)
     with started.control:
@@ -648,14 +648,14 @@ import asyncio, os, sys
 sys.path[:] = {sys.path!r}
 import ctypes
 for capability in range(41):
-    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: the hand has none after its exec
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: the helper has none after its exec
 from kjbod.clock import SystemClock
-from kjbod_guard.hand_link import Facts, HandLink, start_hand
-from kjbod_guard.means import Done
+from kjbod_guard.helper_link import Facts, HelperLink, start_helper
+from kjbod_guard.actions import Done
 async def main():
     path = {str(disk.log_dir)!r}
     facts = Facts(node=1, directories=(path,), ports=({broker.said},), broker={broker.identity!r})
-    link = await HandLink.open(start_hand(), facts, clock=SystemClock(), told=print)
+    link = await HelperLink.open(start_helper(), facts, clock=SystemClock(), told=print)
     arguments = {{"cut": (path, {IN_TIME_MS}), "mask": (path,)}}
     for name in ("cut", "mask", "kill", "threads", "reset", "unreset", "destroy"):
         done = await getattr(link, name)(*arguments.get(name, ()))
@@ -696,9 +696,9 @@ sys.path[:] = {sys.path!r}
 for capability in {list(dropped)}:
     ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 from kjbod.clock import SystemClock
-from kjbod_guard.hand_link import Facts, HandLink, start_hand
+from kjbod_guard.helper_link import Facts, HelperLink, start_helper
 async def main():
-    link = await HandLink.open(start_hand(), Facts(node=1, directories=()), clock=SystemClock(), told=print)
+    link = await HelperLink.open(start_helper(), Facts(node=1, directories=()), clock=SystemClock(), told=print)
     print(json.dumps([link.lacks, link.missing]))
     link.close()
 asyncio.run(main())

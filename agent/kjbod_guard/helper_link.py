@@ -1,7 +1,7 @@
-"""The daemon's side of the hand: starts it, asks it, and never waits longer than it says.
+"""The daemon's side of the helper: starts it, asks it, and never waits longer than it says.
 
-The hand is started while the daemon still has its rights, once. One that has died is not started again, since the
-daemon could not any more: every means fails from then on with that reason, :attr:`HandLink.problem` has it, and
+The helper is started while the daemon still has its rights, once. One that has died is not started again, since the
+daemon could not any more: every action fails from then on with that reason, :attr:`HelperLink.problem` has it, and
 ``told`` is called with it. What is to be done is to start the guard again.
 """
 
@@ -14,20 +14,20 @@ from typing import Any, Final, cast
 
 from kjbod.clock import Clock
 from kjbod.quick_dataclass import dataclass
-from kjbod_guard import hand, hand_requests, stuck
-from kjbod_guard.means import Done, Outcome, Thread, Verb
+from kjbod_guard import helper, helper_requests, stuck
+from kjbod_guard.actions import Done, Outcome, Thread, Verb
 from kjbod_host import helpers
 
 START_TIMEOUT_MS: Final = 30_000
-"""How long the hand may take to look at its directories: :data:`.hand_freezing.FREEZE_MS` each, if all of them hang."""
+"""How long the helper may take to look at its directories: :data:`.helper_freezing.FREEZE_MS` each, if all hang."""
 GRACE_MS: Final = 500
-"""By how much the daemon waits longer for an answer than the hand does for its child."""
+"""By how much the daemon waits longer for an answer than the helper does for its child."""
 LINE_BYTES_MAX: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts that a hand is told at its start: what it may touch.
+    """Facts that a helper is told at its start: what it may touch.
 
     Attributes:
         node: id of the broker.
@@ -50,13 +50,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """State of a directory as a hand has frozen it.
+    """State of a directory as a helper has frozen it.
 
     Attributes:
         reason: why nothing is done to it; None: it is held.
         no_cut: why it is not cut; None: it would be.
         no_mask: likewise.
-        masked: it was when the hand was started.
+        masked: it was when the helper was started.
     """
 
     reason: str | None
@@ -67,26 +67,26 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A hand that has been started and was told nothing yet."""
+    """A helper that has been started and was told nothing yet."""
 
     pid: int
     control: socket.socket
 
 
-def start_hand() -> Started:
-    """Exec the hand. Blocks for an exec from the system's disk, some milliseconds.
+def start_helper() -> Started:
+    """Exec the helper. Blocks for an exec from the system's disk, some milliseconds.
 
     Raises:
         OSError: there is no room for it.
     """
-    return Started(*helpers.start_connected(hand.__file__, at=[hand.CONTROL_FD]))
+    return Started(*helpers.start_connected(helper.__file__, at=[helper.CONTROL_FD]))
 
 
-class HandLink:
-    """Means by the hand (:class:`.means.Hand`). No method raises. Made by :meth:`open`.
+class HelperLink:
+    """Actions by the helper (:class:`.actions.Helper`). No method raises. Made by :meth:`open`.
 
     Attributes:
-        pid: of the hand.
+        pid: of the helper.
         directories: what it says of each.
         missing: what it lacks, a line each, also where that keeps it from nothing.
         lacks: capabilities without which it cannot act, a line each.
@@ -110,14 +110,14 @@ class HandLink:
         self._wire = _Wire(self._heard, self._lost)
 
     @classmethod
-    async def open(cls, started: Started, facts: Facts, *, clock: Clock, told: Callable[[str], None]) -> "HandLink":
+    async def open(cls, started: Started, facts: Facts, *, clock: Clock, told: Callable[[str], None]) -> "HelperLink":
         """Tell a hand its facts, and take its answer. One that does not take them has a :attr:`problem`.
 
         Args:
-            started: the hand.
+            started: the helper.
             facts: what it may touch.
             clock: for the times of answers.
-            told: called once with the reason when the hand is of no more use.
+            told: called once with the reason when the helper is of no more use.
         """
         link = cls(started, clock=clock, told=told)
         await asyncio.get_running_loop().create_unix_connection(lambda: link._wire, sock=started.control)
@@ -131,7 +131,7 @@ class HandLink:
         except OSError:  # it is lost, and that is told
             return link
         if "error" in found:
-            link._useless(f"the hand (process {link.pid}) refuses its facts: {found['error']}")
+            link._useless(f"the privileged helper (process {link.pid}) refuses its facts: {found['error']}")
             link._wire.close()
             return link
         link._take(found)
@@ -139,7 +139,7 @@ class HandLink:
         link.missing = (*found["missing"], *link.lacks)
         return link
 
-    # ---- means.Hand
+    # ---- actions.Helper
 
     async def cut(self, directory: str, until_ms: int) -> Done:
         return await self._do(Verb.CUT, directory=directory, until_ms=until_ms)
@@ -173,7 +173,7 @@ class HandLink:
     # ---- and beside it
 
     async def hold(self, pid: int, started: int) -> Done:
-        """Another process is the broker now; the hand sees for itself that it holds ``.lock`` of a directory of its
+        """Another process is the broker now; the helper sees for itself that it holds ``.lock`` of a directory of its
         own, and that the one before has ended."""
         self._threads = stuck.NONE_WAITING
         done, answer = await self._ask("hold", pid=pid, started=started)
@@ -181,11 +181,11 @@ class HandLink:
         return done
 
     async def let_go(self, directory: str) -> Done:
-        """The hand closes a directory, so that its file system can be unmounted."""
+        """The helper closes a directory, so that its file system can be unmounted."""
         return await self._on("let_go", directory)
 
     async def freeze(self, directory: str) -> Done:
-        """The hand looks for itself at what is at a path by now, and takes hold of it."""
+        """The helper looks for itself at what is at a path by now, and takes hold of it."""
         return await self._on("freeze", directory)
 
     async def _on(self, verb: str, directory: str) -> Done:
@@ -198,7 +198,7 @@ class HandLink:
             self.directories = {path: Frozen(**row) for path, row in answer["directories"].items()}
 
     def close(self) -> None:
-        """Let the hand end. It waits for nothing; the keeper of its rules removes them when the broker has ended."""
+        """Let the helper end. It waits for nothing; the keeper of its rules removes them when the broker has ended."""
         self._closed = True
         self._wire.close()
         self._lost()
@@ -212,16 +212,16 @@ class HandLink:
             return Done(outcome=Outcome.FAILED, reason=self.problem), {}
         number, waiting = self._calls.begin()
         self._wire.send({"n": number, "verb": verb, **arguments})
-        limit_ms = hand_requests.DEADLINES_MS[verb] + GRACE_MS
+        limit_ms = helper_requests.DEADLINES_MS[verb] + GRACE_MS
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 answer = await waiting
             outcome, reason = Outcome(answer["outcome"]), str(answer["reason"])
         except TimeoutError:
-            harmless = verb in hand_requests.HARMLESS
+            harmless = verb in helper_requests.HARMLESS
             outcome = Outcome.FAILED if harmless else Outcome.PENDING
-            answer, reason = {}, f"the hand (process {self.pid}) did not answer within {limit_ms} ms"
-        except OSError as error:  # it may have been done before the hand died
+            answer, reason = {}, f"the privileged helper (process {self.pid}) did not answer within {limit_ms} ms"
+        except OSError as error:  # it may have been done before the helper died
             answer, outcome, reason = {}, Outcome.FAILED, str(error.strerror)
         finally:
             self._calls.take(number)
@@ -237,7 +237,7 @@ class HandLink:
         if self._closed:
             self.problem = "the guard is ending" if self.problem is None else self.problem
         else:
-            self._useless(f"the hand (process {self.pid}) has died: start the guard again")
+            self._useless(f"the privileged helper (process {self.pid}) has died: start the guard again")
         self._calls.fail(self.problem or "")
         helpers.has_ended(self.pid)
 
@@ -248,7 +248,7 @@ class HandLink:
 
 
 class _Wire(asyncio.Protocol):
-    """The socket to the hand."""
+    """The socket to the helper."""
 
     def __init__(self, heard: Callable[[dict[str, Any]], None], lost: Callable[[], None]) -> None:
         self._heard, self._lost = heard, lost

@@ -17,20 +17,20 @@ from kjbod.security.channel import Security
 from kjbod.wire.client import opened_with
 from kjbod_guard import canary, journal, redundancy, stuck
 from kjbod_guard.account import Account
-from kjbod_guard.acting import Acting
+from kjbod_guard.action_runner import ActionRunner
+from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.binding import Holder
 from kjbod_guard.boots import boot_id
 from kjbod_guard.canary_asking import Asked, CanaryAsking, ports_of
+from kjbod_guard.controller_client import ControllerClient, Rights
 from kjbod_guard.core import GuardCore
-from kjbod_guard.hand_link import Facts as HandFacts
-from kjbod_guard.hand_link import HandLink, Started
+from kjbod_guard.helper_link import Facts as HelperFacts
+from kjbod_guard.helper_link import HelperLink, Started
 from kjbod_guard.holding import Holding
 from kjbod_guard.journal import Journal, JournalError
-from kjbod_guard.means import Done, Outcome
 from kjbod_guard.observing import Observed
-from kjbod_guard.picture import Deeds
+from kjbod_guard.picture import ActionCounters
 from kjbod_guard.situation import Situation
-from kjbod_guard.voice import ControllerVoice, Rights
 from kjbod_host.channel import ControllerChannel
 from kjbod_host.files.file_process import FileProcess
 from kjbod_host.reporter import Log
@@ -123,7 +123,7 @@ class Found:
     silent: str | None = None
 
 
-class Acts:
+class ActMode:
     """Parts of a guard that acts.
 
     Args:
@@ -181,7 +181,7 @@ class Acts:
         self._asked: tuple[int, int] | None = None
         """The one that the helper was told last, whatever it made of it."""
         self._told_hold = ""
-        self._link: HandLink | None = None
+        self._link: HelperLink | None = None
         self._no_helper = ""
         self._asking: CanaryAsking | None = None
         self._threads = Found()
@@ -195,9 +195,9 @@ class Acts:
             ControllerChannel(client_id=client_id, clock=clock, spawn=spawn, connect=opened_with(security))
             for _ in range(2)
         ]
-        self._voice = ControllerVoice(config.node_id, self._channels[0], self._channels[1], clock)
-        self.rights = Rights(self._voice)
-        self.acting: Acting
+        self._controllers = ControllerClient(config.node_id, self._channels[0], self._channels[1], clock)
+        self.rights = Rights(self._controllers)
+        self.acting: ActionRunner
 
     def _doubts_canary(self, problem: str | None) -> None:
         """Log that the broker does not answer questions, or answers again. Until then only its threads are judged."""
@@ -235,7 +235,7 @@ class Acts:
         no_helper = self._no_helper = helper if isinstance(helper, str) else ""
         if isinstance(helper, Started):
             ports, never = ports_of(config)
-            facts = HandFacts(
+            facts = HelperFacts(
                 node=config.node_id,
                 directories=tuple(directories),
                 later=tuple(later),
@@ -243,7 +243,7 @@ class Acts:
                 never_ports=never,
                 own=tuple(own),
             )
-            self._link = await HandLink.open(helper, facts, clock=clock, told=self._helper_lost)
+            self._link = await HelperLink.open(helper, facts, clock=clock, told=self._helper_lost)
             for line in self._link.missing:
                 self._log.warning("guard.hand.missing", reason=line)
         else:
@@ -255,11 +255,11 @@ class Acts:
             # A first look at a keystore may take Java's own tool, which is not to be waited for in doubt.
             self._spawn(_prepared(self._asked_listener.security))
         self._spawn(_prepared(self._security))
-        self.acting = Acting(
+        self.acting = ActionRunner(
             core=self._core,
             helper=self._link,
             no_helper=no_helper,
-            voice=self._voice,
+            controllers=self._controllers,
             scribe=_Scribe(path, config.node_id, boot_id(), clock, files, self._account),
             clock=clock,
             spawn=self._spawn,
@@ -361,14 +361,14 @@ class Acts:
         threads = self._threads if self._threads_of == process else Found()
         return Found(threads.stuck, threads.waits, self._silent if self._silent_of == process else None)
 
-    def deeds(self, holder: Holder | None) -> Deeds:
-        """Acts up to now, with what is known of the broker in this process."""
+    def counters(self, holder: Holder | None) -> ActionCounters:
+        """Return the counts of actions up to now, with what is known of the broker in this process."""
         core, observed = self._core, self._observed()
         lacks = 1 if self._link is None or self._link.problem else len(self._link.lacks) + bool(self._told_hold)
         evicted = redundancy.evicted(core.journal, observed)
         since_ms = [core.journal.evicted[key].at_ms for key in evicted]
         found = self.found(holder)
-        return Deeds(
+        return ActionCounters(
             outcomes=self._account.outcomes,
             hand_missing=lacks,
             missing_rights=self.rights.missing,
@@ -395,7 +395,7 @@ class Acts:
                 self._threads = Found()
             await asyncio.sleep(THREADS_EVERY_MS / 1000)
 
-    async def _look_at_threads(self, link: HandLink) -> None:
+    async def _look_at_threads(self, link: HelperLink) -> None:
         process = self._held
         waiting = await link.threads()
         if isinstance(waiting, Done) or process != self._held:

@@ -11,11 +11,11 @@ from typing import Any
 
 from kjbod.clock import Clock
 from kjbod_guard import effects, lists
-from kjbod_guard.book import Book, Scribe
+from kjbod_guard.actions import Controllers, Done, Helper, Outcome
 from kjbod_guard.core import GuardCore, Look, Part, Task
 from kjbod_guard.directory_steps import State
+from kjbod_guard.journal_writer import JournalWriter, Scribe
 from kjbod_guard.ladder import Would
-from kjbod_guard.means import Done, Hand, Outcome, Voice
 from kjbod_guard.situation import Situation
 from kjbod_guard.slow_steps import State as Leadership
 from kjbod_guard.suspects import encode
@@ -25,14 +25,14 @@ CUT_WITHIN_MS = 1_000
 _ON_THE_WAY = frozenset(map(str, (State.CUTTING, State.MASKING, State.UNMASKING, State.EVICTING, State.RELEASING)))
 
 
-class Acting:
-    """Acts of a guard.
+class ActionRunner:
+    """Carries out the actions of a guard.
 
     Args:
         core: decides.
         helper: the privileged helper; None: this guard has no rights, see ``no_helper``.
         no_helper: why there is none, in words.
-        voice: speaks with the controllers.
+        controllers: speaks with the controllers.
         scribe: writes journal, log and audit.
         clock: the time.
         spawn: runs a coroutine for as long as the guard.
@@ -44,9 +44,9 @@ class Acting:
         self,
         *,
         core: GuardCore,
-        helper: Hand | None,
+        helper: Helper | None,
         no_helper: str = "",
-        voice: Voice,
+        controllers: Controllers,
         scribe: Scribe,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
@@ -56,30 +56,30 @@ class Acting:
         self.core = core
         self._helper = helper
         self._no_helper = no_helper
-        self._voice = voice
+        self._controllers = controllers
         self._clock = clock
         self._spawn = spawn
         self._review = review
         self._situation = situation
         self._told: dict[str | None, tuple[str, str]] = {}
         self._led: dict[str, str] = {}
-        self._book = Book(core, scribe, clock)
+        self._journal_writer = JournalWriter(core, scribe, clock)
 
     @property
     def unwritten(self) -> str:
         """Reason why the journal cannot be written, in words; empty: it can be."""
-        return self._book.trouble
+        return self._journal_writer.trouble
 
     async def keep(self) -> None:
         """Keep the journal written."""
-        await self._book.keep()
+        await self._journal_writer.keep()
 
     def take(self, look: Look) -> None:
         """Begin what is due, and tell where directories and broker are."""
         if look.forgotten:
-            self._book.scribe.forgotten(list(look.forgotten))
+            self._journal_writer.scribe.forgotten(list(look.forgotten))
         if look.changed:
-            self._spawn(self._book.save())
+            self._spawn(self._journal_writer.save())
         self._tell_states()
         self._begin(look.tasks)
 
@@ -91,7 +91,7 @@ class Acting:
 
     async def _carry_out(self, task: Task) -> None:
         """Write an effect down, do it, and tell the core what came of it."""
-        trouble = await self._book.write_down(task.path, task.effect) if task.is_saved else None
+        trouble = await self._journal_writer.write_down(task.path, task.effect) if task.is_saved else None
         if (now := self._situation()) is None:
             return
         found = self.core.saved(task, trouble, now)
@@ -99,33 +99,33 @@ class Acting:
             self._done(task, found)
             return
         if not task.is_saved:
-            self._book.tell_soon(task.path, task.effect, self._spawn)
+            self._journal_writer.tell_soon(task.path, task.effect, self._spawn)
         done = await self._do(task, now)
         if (now := self._situation()) is not None:
             self.core.came_of(task, done, now)
         self._done(task, done)
 
     def _done(self, task: Task, done: Done) -> None:
-        self._book.scribe.done(task.effect.name, task.path, done)
+        self._journal_writer.scribe.done(task.effect.name, task.path, done)
         self._tell_states()
         if task.part is not Part.RECORD:
-            self._spawn(self._book.save())
+            self._spawn(self._journal_writer.save())
         self._review()
 
     async def _do(self, task: Task, now: Situation) -> Done:
         match effect := task.effect:
             case effects.Suspect():
-                return await self._voice.suspect(encode(effect.epoch, effect.directory_ids, effect.mark))
+                return await self._controllers.suspect(encode(effect.epoch, effect.directory_ids, effect.mark))
             case effects.Trust():
-                return await self._voice.suspect(None)
+                return await self._controllers.suspect(None)
             case effects.Evict() | effects.Restore():
-                return await lists.reassign(self._voice, self.core.to_send(task, now))
+                return await lists.reassign(self._controllers, self.core.to_send(task, now))
             case effects.Demote() | effects.Promote():
-                return await lists.order(self._voice, self.core.to_order(effect, now))
+                return await lists.order(self._controllers, self.core.to_order(effect, now))
             case effects.Report():
-                return await self._voice.report(effect.epoch, effect.directory_ids)
+                return await self._controllers.report(effect.epoch, effect.directory_ids)
             case effects.Fence():
-                return await self._voice.fence(effect.epoch)
+                return await self._controllers.fence(effect.epoch)
         if self._helper is None:
             return Done(outcome=Outcome.REFUSED, reason=self._no_helper)
         match effect:
@@ -156,7 +156,7 @@ class Acting:
             state = str(led.state)
             if self._led.get(path, str(Leadership.LEADING)) != state:
                 self._led[path] = state
-                self._book.scribe.stands(path, state, led.reason)
+                self._journal_writer.scribe.stands(path, state, led.reason)
 
     def _tell(self, path: str | None, state: str, reason: str) -> None:
         if state in _ON_THE_WAY:
@@ -164,7 +164,7 @@ class Acting:
         before = self._told.get(path, (str(State.WELL), ""))
         if before != (state, reason):
             self._told[path] = (state, reason)
-            self._book.scribe.stands(path, state, reason)
+            self._journal_writer.scribe.stands(path, state, reason)
 
     # ---- by hand
 
@@ -185,7 +185,7 @@ class Acting:
         self._tell_states()
         self._begin(found)
         if not found:
-            self._spawn(self._book.save())
+            self._spawn(self._journal_writer.save())
         return None
 
     async def restore_now(self) -> tuple[int, Done | None]:
@@ -194,7 +194,7 @@ class Acting:
         found = {} if now is None else self.core.to_restore(now)
         if not found:
             return 0, None
-        await self._book.tell("restore", None, {"partitions": len(found), "asked": "kjbod guard restore"})
-        done = await lists.reassign(self._voice, found)
-        self._book.scribe.done("restore", None, done)
+        await self._journal_writer.tell("restore", None, {"partitions": len(found), "asked": "kjbod guard restore"})
+        done = await lists.reassign(self._controllers, found)
+        self._journal_writer.scribe.done("restore", None, done)
         return len(found), done

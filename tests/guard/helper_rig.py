@@ -1,4 +1,4 @@
-"""Hands, and processes that they have to do with, for tests."""
+"""Helpers, and processes that they have to do with, for tests."""
 
 import contextlib
 import os
@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from kjbod.faults.disks import RealDisk
-from kjbod_guard import hand_broker
-from kjbod_guard.hand_link import HandLink
-from kjbod_guard.means import Done, Outcome
+from kjbod_guard import helper_broker
+from kjbod_guard.actions import Done, Outcome
+from kjbod_guard.helper_link import HelperLink
 
 Make = Callable[..., RealDisk]
-Open = Callable[..., Awaitable[HandLink]]
+Open = Callable[..., Awaitable[HelperLink]]
 PATIENCE_S = 20
 
 HOLDER = """
@@ -28,7 +28,7 @@ print(listener.getsockname()[1], flush=True)
 while True:
     taken.append(listener.accept())
 """
-"""A broker, as far as the hand is concerned: it holds .lock, and listens."""
+"""A broker, as far as the helper is concerned: it holds .lock, and listens."""
 
 
 class Process:
@@ -47,7 +47,7 @@ class Process:
 
     @property
     def identity(self) -> tuple[int, int]:
-        started = hand_broker.started_at(self.pid)
+        started = helper_broker.started_at(self.pid)
         assert started is not None
         return self.pid, started
 
@@ -58,7 +58,7 @@ class Process:
         self.process.stdout.close()
 
 
-def end(link: HandLink) -> None:
+def end(link: HelperLink) -> None:
     link.close()
     with contextlib.suppress(ProcessLookupError):
         os.kill(link.pid, signal.SIGKILL)

@@ -20,12 +20,12 @@ from kjbod.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from kjbod_guard import book, broker_steps, directory_steps, effects, means
-from kjbod_guard.acting import CUT_WITHIN_MS, Acting
+from kjbod_guard import actions, broker_steps, directory_steps, effects, journal_writer
+from kjbod_guard.action_runner import CUT_WITHIN_MS, ActionRunner
+from kjbod_guard.actions import Done, Name, Outcome, Thread
 from kjbod_guard.core import GuardCore
 from kjbod_guard.journal import Demoted, Evicted, Journal, JournalError, decode, encode
 from kjbod_guard.ladder import Step
-from kjbod_guard.means import Done, Name, Outcome, Thread
 from kjbod_guard.observing import Observed, Placed
 from kjbod_guard.settling import UNSEEN_MS
 from kjbod_guard.situation import Disk, Site, Situation
@@ -123,7 +123,7 @@ class World:
     deeds: list[str] = field(default_factory=list)
     saved: bytes = b""
     audit: list[str] = field(default_factory=list)
-    """Acts that were told before they were done, and what was left out."""
+    """Actions that were told before they were done, and what was left out."""
     told: list[tuple[str | None, str, str]] = field(default_factory=list)
     """States that were told."""
     trouble: list[str] = field(default_factory=list)
@@ -275,7 +275,7 @@ class World:
     async def threads(self) -> Sequence[Thread] | Done:
         return ()
 
-    # ---- the voice
+    # ---- the controllers
 
     async def suspect(self, value: str | None) -> Done:
         record = ConfigRecord(resource_type=4, resource_name=str(NODE), name=CONFIG, value=value)
@@ -385,10 +385,10 @@ class Guard:
         self.core.acts = True
         self.observed = Observed(NODE)
         self.observed.follow_evicted(before.evicted)
-        self.acting = Acting(
+        self.acting = ActionRunner(
             core=self.core,
             helper=world,
-            voice=world,
+            controllers=world,
             scribe=world,
             clock=clock,
             spawn=self.work.append,
@@ -708,7 +708,7 @@ async def test_the_limit_of_fences_holds_when_somebody_sets_the_wall_clock(set_b
 async def test_partitions_that_are_too_many_for_one_request_are_evicted_and_restored_by_two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(means, "REQUEST_PARTITIONS_MAX", 2)
+    monkeypatch.setattr(actions, "REQUEST_PARTITIONS_MAX", 2)
     world, guard = await dead()
     assert world.acts == ["report", "cut", "evict", "evict"] and world.audit.count("evict") == 1
     assert world.lists == [(2, 3)]
@@ -833,7 +833,7 @@ async def test_a_partition_that_the_controllers_refuse_holds_up_no_other_and_is_
 async def test_who_asks_for_a_restoration_does_not_wait_for_a_state_directory_that_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(book, "PATIENCE_MS", 1)
+    monkeypatch.setattr(journal_writer, "PATIENCE_MS", 1)
     world, guard = await dead()
 
     async def silent(*_: object) -> None:

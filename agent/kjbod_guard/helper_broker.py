@@ -1,4 +1,4 @@
-"""The process of a broker as the hand knows it: that it holds ``.lock``, its namespaces, its threads that are stuck."""
+"""The process of a broker as the helper knows it: its hold on ``.lock``, its namespaces, its stuck threads."""
 
 # ruff: noqa: PTH115, PTH116, PTH208
 
@@ -9,14 +9,14 @@ import os
 import platform
 import select
 
-from kjbod_guard.hand_netlink import Refused
+from kjbod_guard.helper_netlink import Refused
 
 TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from kjbod_guard.hand_kernel import Directory
+    from kjbod_guard.helper_kernel import Directory
 
 BY_INODE = frozenset({"btrfs", "overlay"})
 """File systems whose device numbers in the table of locks are others than those of their files."""

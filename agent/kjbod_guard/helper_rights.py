@@ -1,4 +1,4 @@
-"""Rights of the hand: which verb takes which, what becomes of one that lacks it, and what is given up.
+"""Rights of the helper: which verb takes which, what becomes of one that lacks it, and what is given up.
 
 =================  ================================================================================================
 CAP_SYS_ADMIN      cut, mask, unmask; the broker's namespaces
@@ -18,8 +18,8 @@ import errno
 import os
 import struct
 
-from kjbod_guard.hand_kernel import libc
-from kjbod_guard.hand_netlink import Refused
+from kjbod_guard.helper_kernel import libc
+from kjbod_guard.helper_netlink import Refused
 
 TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import struct
 
 
 class Refused(Exception):  # noqa: N818 - what happened
-    """The hand does not do that: its text says why."""
+    """The helper does not do that: its text says why."""
 
 
 PORTS_MS = 60_000

@@ -1,6 +1,7 @@
-"""Reset rules of the hand for the ports of a broker, and the keeper that takes them away when its process has ended.
+"""Reset rules of the helper for the ports of a broker, and the keeper that takes them away when its process has ended.
 
-The keeper is a child that outlives the hand; where it is not there either, the kernel takes the ports out of the rules.
+The keeper is a child that outlives the helper; where it is not there either, the kernel takes the ports out of the
+rules.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ import errno
 import os
 import select
 
-from kjbod_guard import hand_kernel as kernel
-from kjbod_guard import hand_netlink as netlink
-from kjbod_guard.hand_broker import is_running, is_there
-from kjbod_guard.hand_netlink import Refused
-from kjbod_guard.hand_rights import told
+from kjbod_guard import helper_kernel as kernel
+from kjbod_guard import helper_netlink as netlink
+from kjbod_guard.helper_broker import is_running, is_there
+from kjbod_guard.helper_netlink import Refused
+from kjbod_guard.helper_rights import told
 
 TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:
-    from kjbod_guard.hand_broker import Broker
+    from kjbod_guard.helper_broker import Broker
 
 KEEP_MS = 20_000
-"""How often the ports of reset rules are put in again; the kernel forgets them after :data:`.hand_netlink.PORTS_MS`."""
+"""How often the ports of reset rules are put in again. The kernel forgets them after
+:data:`.helper_netlink.PORTS_MS`."""
 KEPT = "kept"
 
 
@@ -38,8 +40,8 @@ class Resets:
         self.keeper: int | None = None
 
     def tidy(self, broker: Broker | None) -> list[str]:
-        """Remove rules that an earlier hand left for a process that has ended; keep those for this one. What of it did
-        not go."""
+        """Remove rules that an earlier helper left for a process that has ended; keep those for this one. Returns lines
+        about rules that could not be removed."""
         missing = []
         chain = None if broker is None else chain_of(broker)
         for where in (None, broker) if kernel.is_elsewhere(broker, "net") else (None,):

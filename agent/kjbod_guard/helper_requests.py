@@ -1,6 +1,6 @@
-"""Requests of the daemon to the hand: taken from the socket, carried out by a child each, and answered in time.
+"""Requests of the daemon to the helper: taken from the socket, carried out by a child each, and answered in time.
 
-What a request is, and what becomes of a child that is stuck, is said in :mod:`.hand`.
+What a request is, and what becomes of a child that is stuck, is said in :mod:`.helper`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import select
 import signal
 import time
 
-from kjbod_guard import hand_kernel as kernel
-from kjbod_guard.hand_broker import is_there
-from kjbod_guard.hand_netlink import Refused
-from kjbod_guard.hand_rights import carried_out
+from kjbod_guard import helper_kernel as kernel
+from kjbod_guard.helper_broker import is_there
+from kjbod_guard.helper_netlink import Refused
+from kjbod_guard.helper_rights import carried_out
 
 TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from kjbod_guard.hand_broker import Broker
+    from kjbod_guard.helper_broker import Broker
 
 REQUEST_BYTES_MAX = 4096
-"""Longest request; the facts may have as much for each of :data:`.hand.DIRECTORIES_MAX`."""
+"""Longest request; the facts may have as much for each of :data:`.helper.DIRECTORIES_MAX`."""
 UNSENT_BYTES_MAX = 4 << 20
 """Answers that wait for a daemon that does not read; what comes then is dropped."""
 CHILDREN_MAX = 64
@@ -76,7 +76,7 @@ class Job:
     """A request that is under way.
 
     Attributes:
-        number: of the request; None: the hand's own.
+        number: of the request; None: the helper's own.
         after: called with the answer.
     """
 
@@ -195,14 +195,14 @@ class Requests:
                 self.control.detach()
                 broker = self.broker()
                 kept = () if broker is None else (broker.pidfd, *broker.namespaces.values())
-                kernel.keep_only(write_end, *task.needed, *kept)  # or nobody would learn that the hand has died
+                kernel.keep_only(write_end, *task.needed, *kept)  # or nobody would learn that the helper has died
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 said = json.dumps(carried_out(task.work, verb)).encode()
                 kernel.keep_only(write_end)  # who is answered finds nothing held
                 while said:
                     said = said[os.write(write_end, said) :]
             finally:
-                os._exit(0)  # nothing may escape: an escaped child would be a second hand
+                os._exit(0)  # nothing may escape: an escaped child would be a second helper
         os.close(write_end)
         os.set_blocking(read_end, False)
         self.jobs[read_end] = Job(number, verb, pid, task.after)

@@ -12,10 +12,10 @@ from typing import Any, Final, Protocol
 
 from kjbod.clock import Clock
 from kjbod.files import reason_of
+from kjbod_guard.actions import Done
 from kjbod_guard.core import GuardCore
 from kjbod_guard.effects import Effect
 from kjbod_guard.journal import Journal
-from kjbod_guard.means import Done
 
 PATIENCE_MS: Final = 500
 """How long an act waits for the journal and the audit."""
@@ -52,7 +52,7 @@ class Scribe(Protocol):
         """Tell that the journal cannot be written, and why; empty: it can be again."""
 
 
-class Book:
+class JournalWriter:
     """The writer of a core's journal.
 
     Args:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kjbod_guard.means import REQUEST_PARTITIONS_MAX, Done, Outcome, in_requests, summed
+from kjbod_guard.actions import REQUEST_PARTITIONS_MAX, Done, Outcome, in_requests, summed
 
 DONE = Done(outcome=Outcome.DONE, took_ms=40)
 FAILED = Done(outcome=Outcome.FAILED, reason="NOT_CONTROLLER (41)", took_ms=40)

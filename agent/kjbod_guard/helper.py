@@ -1,12 +1,12 @@
-"""The hand: the only process of a guard that has rights over the kernel.
+"""The privileged helper: the only process of a guard that has rights over the kernel.
 
 Exec'd with ``python -I -S``, of Python's own library alone, before the daemon gives its rights up. It is told once what
 it may touch: log directories, ports, the process that holds ``.lock``. It looks at each of them by itself, keeps open
 descriptors of the directories, and refuses everything else from then on, whatever the daemon asks for. Its pages are
 locked and it has no network, so that it works while disks hang.
 
-Protocol: a JSON object in a line, over a stream socket. The first line has the facts (:func:`Hand.__init__`), answered
-with what was frozen. Then:
+Protocol: a JSON object in a line, over a stream socket. The first line has the facts (:func:`Helper.__init__`),
+answered with what was frozen. Then:
 
     ``{"n": 7, "verb": "cut", "directory": "/mnt/d3", "until_ms": 81234}``  not later than that, on CLOCK_MONOTONIC
     ``{"n": 7, "verb": "mask", "directory": "/mnt/d3"}``    no directory for threads, kill, reset, unreset, destroy
@@ -17,8 +17,8 @@ with what was frozen. Then:
                                                             well, let_go and freeze ``directories``
 
 Each request has a child and a deadline. A child that is stuck in the kernel is left behind, and holds nothing but what
-it works on. The hand ends with the daemon's socket. Reset rules have a keeper, a child that outlives the hand: it takes
-them away when the broker's process has ended.
+it works on. The helper ends with the daemon's socket. Reset rules have a keeper, a child that outlives the helper: it
+takes them away when the broker's process has ended.
 """
 
 # os.path, and not pathlib, which costs memory.
@@ -38,14 +38,14 @@ import time
 if __name__ == "__main__":  # the source root goes last, so that nothing in it can stand in for Python's own library
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from kjbod_guard import hand_kernel as kernel
-from kjbod_guard.hand_broker import Broker, require_holder, threads
-from kjbod_guard.hand_freezing import LET_GO, freeze, freeze_again, restrict, taken, why_not_cut
-from kjbod_guard.hand_kernel import Directory
-from kjbod_guard.hand_netlink import Refused
-from kjbod_guard.hand_requests import REQUEST_BYTES_MAX, Requests, Task
-from kjbod_guard.hand_resets import Resets
-from kjbod_guard.hand_rights import give_up_rights, secure, told
+from kjbod_guard import helper_kernel as kernel
+from kjbod_guard.helper_broker import Broker, require_holder, threads
+from kjbod_guard.helper_freezing import LET_GO, freeze, freeze_again, restrict, taken, why_not_cut
+from kjbod_guard.helper_kernel import Directory
+from kjbod_guard.helper_netlink import Refused
+from kjbod_guard.helper_requests import REQUEST_BYTES_MAX, Requests, Task
+from kjbod_guard.helper_resets import Resets
+from kjbod_guard.helper_rights import give_up_rights, secure, told
 
 TYPE_CHECKING = False  # importing typing costs memory
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ CUTS_EVER_MAX = 12
 """Cuts of all file systems that are mounted at one path, one after the other."""
 
 
-class Hand:
+class Helper:
     """Directories, ports and broker as they were frozen, and what is done to them.
 
     Args:
@@ -141,7 +141,7 @@ class Hand:
                 [one.fd for one in directories],
             )
         if self.broker is None:
-            raise Refused("no broker runs that the hand knows of")
+            raise Refused("no broker runs that the helper knows of")
         broker = self.broker
         if verb == "kill":
             return Task(lambda: signal.pidfd_send_signal(broker.pidfd, signal.SIGKILL))
@@ -149,7 +149,7 @@ class Hand:
             reals = {one.path: one.real for one in self.directories.values()}
             return Task(lambda: threads(broker, reals))
         if not self.ports:
-            raise Refused("no ports were frozen when the hand started")
+            raise Refused("no ports were frozen when the helper started")
         if verb == "reset":
             return Task(lambda: self.resets.reset(broker), self._was_reset)
         return Task(lambda: self.resets.destroy(broker))
@@ -157,7 +157,7 @@ class Hand:
     def _on_directory(self, verb: str, path: str, until_ms: Any) -> Task:
         directory = self.directories.get(path)
         if directory is None:
-            raise Refused(f"{path} is no log directory that was frozen when the hand started")
+            raise Refused(f"{path} is no log directory that was frozen when the helper started")
         if verb == "let_go":
             return self._let_go(directory)
         if verb == "freeze":
@@ -184,7 +184,7 @@ class Hand:
 
     def _let_go(self, directory: Directory) -> Task:
         """Close a directory. The last one that closes a file system which was unmounted waits for its disk: that is the
-        child, which closes it after the hand."""
+        child, which closes it after the helper."""
         if directory.fd < 0:
             return Task(lambda: None, self._tell_rows)
         gate = list(os.pipe2(os.O_CLOEXEC))
@@ -265,7 +265,7 @@ class Hand:
 
 
 def main() -> None:
-    """Be the hand of the daemon at the other end of the socket."""
+    """Be the helper of the daemon at the other end of the socket."""
     os.chdir("/")
     with contextlib.suppress(PermissionError):
         os.setsid()
@@ -283,15 +283,15 @@ def main() -> None:
         data += more
     missing = secure()
     try:
-        hand = Hand(json.loads(data))
+        helper = Helper(json.loads(data))
     except (ValueError, KeyError, TypeError) as error:
         text = str(error) if type(error) is ValueError else f"they are of another form: {error!r}"
         control.sendall(json.dumps({"error": text}).encode() + b"\n")
         return
     lacks = give_up_rights()
-    hand.missing += missing
-    control.sendall(json.dumps({**hand.hello(), "lacks": lacks}).encode() + b"\n")
-    Requests(control, hand.work, lambda: hand.broker, hand.broker_ended).serve()
+    helper.missing += missing
+    control.sendall(json.dumps({**helper.hello(), "lacks": lacks}).encode() + b"\n")
+    Requests(control, helper.work, lambda: helper.broker, helper.broker_ended).serve()
 
 
 if __name__ == "__main__":
