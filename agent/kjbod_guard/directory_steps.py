@@ -12,6 +12,7 @@ well        would cut, mask or report, and this guard may (its    cut: *report* 
 reporting   the metadata show the directory offline; it was to    *cut* → cutting, when the metadata show the broker out
 ..          be cut, and its disk has not answered                 of the ISR there (:mod:`.copies`)
 reporting   likewise, and its disk has answered                   offline: the broker has the files open, so no eviction
+reporting   likewise, and nobody can read it: it answers EIO      offline: it was cut by a guard that could not say so
 reporting   its disk has answered, and no controller has the      well
 ..          report
 reporting   not within 500 ms after the last one                  *report*, three at most, while all rules allow it;
@@ -321,11 +322,13 @@ def _back(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 def _offline(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     to_be_cut = standing.state is State.REPORTING and standing.plan is Step.CUT and standing.seen_online
-    if to_be_cut and not facts.answers and not facts.well:
+    # A guard that was killed between the cut and the journal leaves a file system that answers nothing but errors.
+    errs = facts.unjudged and not facts.open
+    if to_be_cut and not facts.answers and not facts.well and not errs:
         return _cut_now(standing, facts, now_ms) if facts.present and not facts.unjudged else Move(standing)
     if standing.state not in (State.OFFLINE, State.EVICTED, State.EVICTING, State.RELEASING):
         late = standing.state in (State.REPORTING, State.WELL) and standing.means is None
-        reason = ANSWERED if late and standing.plan is Step.CUT and standing.seen_online else ""
+        reason = ANSWERED if late and standing.plan is Step.CUT and standing.seen_online and not errs else ""
         standing = _at(standing, State.OFFLINE, now_ms, reason, attempts=0)
     if not facts.evict or facts.directory_id is None or not facts.present or not facts.may or facts.open:
         return Move(standing)

@@ -751,6 +751,19 @@ def test_a_guard_that_is_started_after_a_cut_goes_on_with_the_eviction_of_what_n
 UNREAD = Disk(path=PATH)
 
 
+def test_a_guard_that_is_started_after_one_that_was_killed_before_it_wrote_down_a_cut_goes_on_with_the_eviction() -> (
+    None
+):
+    # The journal has the report alone. Who waits for the cut there waits for ever, and the leader takes the copy in.
+    moment = Moment(REPORTED, LEFT, disk=replace(UNREAD, errors=True), online=(D2,), own=record(D1))
+    assert moment.effects() == []
+    assert (moment.core.standing(PATH).state, moment.core.standing(PATH).reason) == (State.OFFLINE, "")
+    assert moment.effects() == [Evict(PATH, str(D1), {(T, 0): (1, 2, 3)})]
+    hangs = Moment(REPORTED, LEFT, disk=UNREAD, online=(D2,), own=record(D1))
+    assert [hangs.effects(), hangs.effects()] == [[], []], "the broker may have files open there"
+    assert hangs.core.acted(NOW_MS), "and a thread of it that waits there is a ground to fence"
+
+
 @pytest.mark.parametrize("disk", [replace(HUNG, cause=Cause.ERROR, errors=True), replace(UNREAD, errors=True)])
 def test_a_guard_whose_state_is_lost_goes_on_with_the_eviction_of_what_the_record_of_the_one_before_names(
     disk: Disk,

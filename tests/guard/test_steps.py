@@ -293,7 +293,7 @@ def test_a_report_that_is_recorded_when_its_disk_is_healthy_again_asks_for_a_res
 def test_a_guard_that_is_started_after_the_report_cuts_nothing_before_it_has_judged_the_disk() -> None:
     run = reported()
     recorded = replace(OFFLINE, open=True)
-    assert run.step(replace(recorded, unjudged=True), 100) is None and run.standing.state is State.REPORTING
+    assert run.step(replace(recorded, unjudged=True, open=True), 100) is None and run.standing.state is State.REPORTING
     assert run.step(recorded, 100) == Cut(PATH)
 
 
