@@ -174,6 +174,11 @@ class Watching:
             return "it failed before the broker started, and was not looked at since"
         return None
 
+    def errs(self, path: str) -> bool:
+        """Whether a directory that is not watched answers EIO, as a file system that was shut down does. A first look
+        at one may hang with its disk, and there is no other: it is left alone."""
+        return self.entries[path].errs or self._is_shut_down(self.entries[path])
+
     def surveys(self) -> dict[str, Survey]:
         """Surroundings of the directories, by real path."""
         return {
@@ -279,6 +284,10 @@ class Watching:
         nothing until it is mounted again."""
         if entry.rests_until_ms > self.clock.monotonic_ms() and entry.rests_on == self._place(entry):
             return True
+        return self._is_shut_down(entry)
+
+    def _is_shut_down(self, entry: Entry) -> bool:
+        """Whether the mount table says so: that of ext4 does, that of XFS does not."""
         mount = self.mount(entry.path)
         return mount is not None and "shutdown" in mount.options
 

@@ -51,3 +51,13 @@ def test_a_file_system_that_was_shut_down_is_left_alone_until_it_is_mounted_agai
     assert found._rests(entry) and found.mount(PATH) == table[1]
     table[1] = DISK
     assert not found._rests(entry)
+
+
+def test_a_file_system_that_was_shut_down_answers_errors_though_the_first_look_at_it_hung(table: list[Mount]) -> None:
+    found, _ = watch()
+    assert not found.errs(PATH)
+    found.entries[PATH].errs = True
+    assert found.errs(PATH)
+    found.entries[PATH].errs = False
+    table[1] = replace(DISK, options=frozenset({"rw", "shutdown"}))
+    assert found.errs(PATH)
