@@ -237,15 +237,17 @@ class GuardCore:
     def _take_over(self, now: Situation) -> None:
         """Go on where an earlier guard ended, though its state directory is lost. It has reported the directory, or was
         about to; whether it was shut down as well only the disk tells (:meth:`.Deciding.is_open`). A directory that
-        nobody can read has the id that no other has; of several it does not matter which, since all are offline."""
+        nobody can read has an id that no other has. Of several it does not matter which where all are offline, or all
+        answer errors: one may have been dead before the broker started."""
         if now.unsure is not None or now.unbound is not None:
             return
         found = {path: self._deciding.directory_id(path, self.known, now) for path in now.disks}
         left = self._deciding.left_behind(self.known, now)
         unread = [path for path, its in found.items() if its is None]
         nobodys = sorted(left.difference(found.values()), key=str)
-        if len(unread) == len(nobodys):
-            found |= zip(unread, nobodys, strict=True)
+        dead = len(unread) > len(nobodys) and all(now.disks[path].errors for path in unread)
+        if len(unread) == len(nobodys) or dead:
+            found |= zip(unread, nobodys, strict=False)
         registration = now.observed.registration
         for path, its in found.items():
             before = self.standing(path)

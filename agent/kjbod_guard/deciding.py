@@ -193,9 +193,11 @@ class Deciding:
     @staticmethod
     def is_open(path: str, known: Known, now: Situation) -> bool:
         """Whether the broker may have files open in a directory that it believes in: its file system was reported, and
-        not shut down. Where the disk answers errors the broker meets one with each of them."""
+        not shut down. Where the disk answers errors the broker meets one with each of them. Of directories that nobody
+        can read nobody knows which is which, so all of them have to."""
         disk = now.disks.get(path)
-        if disk is not None and disk.errors:
+        unread = [one for one in now.disks.values() if one.directory_id is None]
+        if disk is not None and all(one.errors for one in (disk, *(unread if disk.directory_id is None else ()))):
             return False
         there = [known.standings.get(one, Standing()) for one in (path, *(() if disk is None else disk.beside))]
         own = there[0]

@@ -749,6 +749,7 @@ def test_a_guard_that_is_started_after_a_cut_goes_on_with_the_eviction_of_what_n
 
 
 UNREAD = Disk(path=PATH)
+THIRD, D3 = "/mnt/d3", Uuid.of(5, 3)
 
 
 def test_a_guard_that_is_started_after_one_that_was_killed_before_it_wrote_down_a_cut_goes_on_with_the_eviction() -> (
@@ -791,6 +792,29 @@ def test_a_guard_whose_state_is_lost_evicts_nothing_from_a_disk_that_may_only_ha
     del moment.observed.suspects[NODE]
     moment.disks[PATH] = replace(UNREAD, errors=True)
     assert [type(one) for one in moment.effects()] == [Suspect], "it was shut down, and says so by now"
+
+
+@pytest.mark.parametrize(
+    ("named", "errs", "evicts"),
+    [
+        ((D1,), (True, True), True),  # the other one was dead when the broker started
+        ((D1,), (True, False), False),
+        ((D1,), (False, False), False),
+        ((D1, D3), (True, True), True),
+        ((D1, D3), (True, False), False),  # one was cut and the other one only reported, and nobody knows which
+        ((D1, D3), (False, True), False),
+    ],
+)
+def test_a_guard_whose_state_is_lost_evicts_from_several_that_nobody_can_read_where_all_of_them_answer_errors(
+    named: tuple[Uuid, ...], errs: tuple[bool, bool], evicts: bool
+) -> None:
+    site = replace(SITE, log_dirs=(PATH, THIRD, WELL))
+    there = (LEFT, placed(1, 2, 3, isr=(2, 3), at=D3))
+    moment = Moment(None, *there, disk=replace(UNREAD, errors=errs[0]), online=(D2,), site=site)
+    moment.disks[THIRD] = Disk(path=THIRD, errors=errs[1])
+    moment.observed.suspects[NODE] = replace(record(*named), mark="old-1")
+    asked = [one for one in moment.effects() if isinstance(one, Suspect)]
+    assert asked == ([Suspect(EPOCH, tuple(sorted(map(str, named))), "g-1")] if evicts else [])
 
 
 def test_a_list_whose_other_copies_have_left_the_isr_meanwhile_is_not_sent() -> None:
