@@ -329,7 +329,9 @@ def _offline(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     if standing.state not in (State.OFFLINE, State.EVICTED, State.EVICTING, State.RELEASING):
         late = standing.state in (State.REPORTING, State.WELL) and standing.means is None
         reason = ANSWERED if late and standing.plan is Step.CUT and standing.seen_online and not errs else ""
-        standing = _at(standing, State.OFFLINE, now_ms, reason, attempts=0)
+        # One that was reported with another one of its file system: the next guard may not know that they are on one.
+        plan = standing.plan or (Step.REPORT if facts.open else None)
+        standing = _at(standing, State.OFFLINE, now_ms, reason, attempts=0, plan=plan)
     if not facts.evict or facts.directory_id is None or not facts.present or not facts.may or facts.open:
         return Move(standing)
     if standing.offline_ms is None or now_ms - standing.offline_ms >= EVICT_WITHIN_MS:

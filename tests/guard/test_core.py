@@ -32,7 +32,7 @@ from kjbod_guard.effects import (
     Trust,
     Unmask,
 )
-from kjbod_guard.journal import Demoted, Evicted, Journal
+from kjbod_guard.journal import Demoted, Evicted, Journal, decode, encode
 from kjbod_guard.ladder import Step
 from kjbod_guard.majority import Quorum
 from kjbod_guard.observing import Key, Placed
@@ -815,6 +815,29 @@ def test_a_guard_whose_state_is_lost_evicts_from_several_that_nobody_can_read_wh
     moment.observed.suspects[NODE] = replace(record(*named), mark="old-1")
     asked = [one for one in moment.effects() if isinstance(one, Suspect)]
     assert asked == ([Suspect(EPOCH, tuple(sorted(map(str, named))), "g-1")] if evicts else [])
+
+
+def test_a_directory_that_was_reported_with_another_one_of_its_file_system_is_known_as_that_to_the_next_guard() -> None:
+    site = replace(SITE, log_dirs=(PATH, THIRD, WELL))
+    there = (LEFT, placed(1, 2, 3, isr=(2, 3), at=D3))
+    disk = replace(HUNG, beside=frozenset([THIRD]), shares=frozenset([THIRD]))
+    moment = Moment(REPORTED, *there, disk=disk, online=(D2,), own=record(D1, D3), site=site)
+    moment.core.ids[THIRD], moment.core.directories[THIRD] = str(D3), WELL_STANDING
+    beside = replace(disk, path=THIRD, directory_id=D3, beside=frozenset([PATH]), shares=frozenset([PATH]))
+    moment.disks[THIRD] = beside
+    assert moment.effects() == [Cut(PATH)]
+    told = encode(moment.core.to_write(NOW_MS, WALL_MS), NODE, ahead_ms=WALL_MS - NOW_MS)
+    # It was killed before the cut, and what was known of the disks is lost: nobody knows which file system they are on.
+    journal = decode(told, NODE, now_ms=NOW_MS, wall_ms=WALL_MS)
+    moment.core = GuardCore(site, journal, "g")
+    moment.core.acts, moment.core.record = True, Moment(own=record(D1, D3)).core.record
+    moment.disks |= {PATH: UNREAD, THIRD: Disk(path=THIRD)}
+    found = [one for _ in range(3) for one in moment.effects()]
+    assert not any(isinstance(one, Evict) for one in found), "the broker has files open in both"
+    assert moment.core.acted(NOW_MS).keys() == {PATH, THIRD}
+    moment.disks |= {path: Disk(path=path, errors=True) for path in (PATH, THIRD)}
+    moment.core.record = Moment(own=record(D1, D3)).core.record
+    assert Evict(THIRD, str(D3), {(T, 1): (1, 2, 3)}) in moment.effects()
 
 
 def test_a_list_whose_other_copies_have_left_the_isr_meanwhile_is_not_sent() -> None:
