@@ -193,11 +193,9 @@ class Deciding:
     @staticmethod
     def is_open(path: str, known: Known, now: Situation) -> bool:
         """Whether the broker may have files open in a directory that it believes in: its file system was reported, and
-        not shut down. Where the disk answers errors the broker meets one with each of them. Of directories that nobody
-        can read nobody knows which is which, so all of them have to."""
+        not shut down. Where the disk answers errors the broker meets one with each of them."""
         disk = now.disks.get(path)
-        unread = [one for one in now.disks.values() if one.directory_id is None]
-        if disk is not None and all(one.errors for one in (disk, *(unread if disk.directory_id is None else ()))):
+        if disk is not None and all(one.errors for one in (disk, *_mixed_up_with(disk, known, now))):
             return False
         there = [known.standings.get(one, Standing()) for one in (path, *(() if disk is None else disk.beside))]
         own = there[0]
@@ -373,3 +371,11 @@ class Deciding:
             for path in self.site.log_dirs
             if path in now.disks and path != disk.path and path not in disk.shares
         ]
+
+
+def _mixed_up_with(disk: Disk, known: Known, now: Situation) -> list[Disk]:
+    """Return the directories of which nobody knows whether one is the other: nobody can read them, and a guard whose
+    state is lost has reported them (:meth:`.GuardCore._take_over`)."""
+    unread = [one for one in now.disks.values() if one.directory_id is None]
+    reported = [one for one in unread if known.standings.get(one.path, Standing()).plan is Step.REPORT]
+    return reported if disk in reported else []
