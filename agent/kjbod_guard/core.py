@@ -241,6 +241,12 @@ class GuardCore:
         answer errors: one may have been dead before the broker started."""
         if now.unsure is not None or now.unbound is not None:
             return
+        for path, disk in now.disks.items():
+            one = self.standing(path)
+            if disk.masked and one.means is None and one.under_way is None and not directory_steps.is_released(one):
+                self.directories[path] = replace(
+                    one, state=directory_steps.State.MASKED, since_ms=now.now_ms, means=Step.MASK, acted_ms=now.now_ms
+                )
         found = {path: self._deciding.directory_id(path, self.known, now) for path in now.disks}
         left = self._deciding.left_behind(self.known, now)
         unread = [path for path, its in found.items() if its is None]
@@ -404,6 +410,7 @@ class GuardCore:
             epoch=None if registration is None else registration.epoch,
             well=disk.is_well,
             unjudged=not disk.is_well and disk.health is not Health.FAILED,
+            unseen=disk.masked,
             answers=disk.over is not None,
             heard=deciding.unheard(now) is None,
             present=now.unbound is None,

@@ -307,7 +307,7 @@ class Guard:
             situation=self._situation,
         )
         # A directory below a mask of ours cannot be read, and is to be unmasked.
-        masked = [path for path, one in self._core.directories.items() if one.means is Step.MASK]
+        masked = [path for path in self._watching.paths if self._is_masked(path)]
         files, paths = self._remembering.files, tuple(dict.fromkeys((*self._watching.owned, *masked)))
         later = [path for path in self._watching.paths if path not in paths]
         await acts.open(files, helper, paths, later, tuple(self._own_files.values()))
@@ -318,6 +318,9 @@ class Guard:
         self._spawn(acts.watch_threads())
         self._spawn(acts.watch_answers())
         self.review()
+
+    def _is_masked(self, path: str) -> bool:
+        return self._core.standing(path).means is Step.MASK or self._watching.is_masked(path)
 
     def _make_monitor(self, read: Any) -> HealthMonitor:
         return HealthMonitor(

@@ -21,7 +21,8 @@ cutting     the privileged helper has done it, or left it behind  cut
 masking     likewise                                              masked
 masked      not offline within a checkpoint interval and 500 ms   *report* → reporting: earlier costs 30 s
 with a mask Kafka has it online; and its disk answers, or other   *unmask* → unmasking → well
-..          copies have left the ISR meanwhile
+..          copies have left the ISR meanwhile; or a guard before left
+..          it, and Kafka has not met it for as long
 well, left  the metadata show the directory offline               offline: Kafka found out by itself
 cut         likewise                                              offline
 masked      likewise                                              offline
@@ -151,6 +152,7 @@ class Facts:
         epoch: of the broker's registration; None while it has none.
         well: whether its disk is healthy.
         unjudged: whether it is neither healthy nor failed: not watched, or only suspect.
+        unseen: whether it is not watched, since a mask of a guard before this one lies over it.
         answers: whether its disk has failed and answers again.
         heard: whether a controller has just answered: a report that waits for one would be recorded too late.
         present: whether the broker's process is there, is ours, and is not being fenced.
@@ -172,6 +174,7 @@ class Facts:
     epoch: int | None = None
     well: bool = True
     unjudged: bool = False
+    unseen: bool = False
     answers: bool = False
     heard: bool = True
     present: bool = True
@@ -377,15 +380,19 @@ def _begin(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _must_unmask(standing: Standing, facts: Facts) -> bool:
-    """Whether a mask is to come off: Kafka has the directory online, and its disk answers or is needed."""
+    """Whether a mask is to come off: Kafka does not have the directory offline, and its disk answers or is needed; or a
+    guard before us has put it there, so that nobody sees whether the disk below answers."""
     masked = standing.means is Step.MASK and not is_released(standing)
     over = facts.well or facts.answers or facts.needed is not None
-    return masked and facts.view is KafkaView.ONLINE and over
+    return masked and (facts.unseen or (facts.view is KafkaView.ONLINE and over))
 
 
 def _unmask(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     """Take off a mask."""
-    wait_ms = standing.since_ms + AGAIN_MS - now_ms if standing.reason else 0
+    patience_ms = AGAIN_MS if standing.reason else 0
+    if facts.unseen and facts.needed is None:  # Kafka may be about to meet it
+        patience_ms = CHECKPOINT_MS + REPORT_AFTER_MS
+    wait_ms = standing.since_ms + patience_ms - now_ms
     if wait_ms > 0:
         return Move(standing, again_ms=wait_ms)
     return _do(standing, State.UNMASKING, Unmask(facts.path), now_ms)

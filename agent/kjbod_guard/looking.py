@@ -103,7 +103,8 @@ class Looking:
         directory_id = watching.directory_id(path)
         entry = watching.entries[path]
         if status is None or entry.reason is not None:
-            return Disk(path=path, directory_id=directory_id, errors=watching.errs(path))
+            masked = watching.is_masked(path)
+            return Disk(path=path, directory_id=directory_id, errors=watching.errs(path), masked=masked)
         health, now_ms = status.health, self._clock.monotonic_ms()
         failed = verdict is not None and health.health is Health.FAILED and verdict.state is Health.FAILED
         failed_ms = verdict.at_ns // 1_000_000 if verdict is not None and failed else None

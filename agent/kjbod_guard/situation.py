@@ -80,6 +80,7 @@ class Disk:
         unidentified: whether only its ``meta.properties`` is gone or another one, and it answers.
         unread: whether it is known from memory alone, and has not answered since.
         errors: whether it answers EIO, as a file system that was shut down does, so that nobody waits there.
+        masked: whether it is not watched, and a guard before this one has mounted a mask over it.
         elsewhere: whether the path leads to another mount than when it was read.
         file_system: ``"ext4"``; None where nobody knows.
         shared: why its file system may not be shut down, in words; None: it carries nothing but log directories.
@@ -101,6 +102,7 @@ class Disk:
     unidentified: bool = False
     unread: bool = False
     errors: bool = False
+    masked: bool = False
     elsewhere: bool = False
     file_system: str | None = None
     shared: str | None = None

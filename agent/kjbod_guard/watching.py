@@ -179,6 +179,11 @@ class Watching:
         at one may hang with its disk, and there is no other: it is left alone."""
         return self.entries[path].errs or self._is_shut_down(self.entries[path])
 
+    def is_masked(self, path: str) -> bool:
+        """Whether a mask of a guard lies over a directory, as this process has the mounts."""
+        mount = self.mount(path)
+        return mount is not None and mount.source == MASK_SOURCE
+
     def surveys(self) -> dict[str, Survey]:
         """Surroundings of the directories, by real path."""
         return {

@@ -14,7 +14,7 @@ from kjbod_guard import broker_steps, suspecting
 from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.broker_steps import State as BrokerState
 from kjbod_guard.core import DOUBT_MS, GATE_MS, GuardCore, Part, Task
-from kjbod_guard.directory_steps import RELEASED, Standing, State
+from kjbod_guard.directory_steps import CHECKPOINT_MS, RELEASED, REPORT_AFTER_MS, Standing, State
 from kjbod_guard.effects import (
     Cut,
     Demote,
@@ -838,6 +838,36 @@ def test_a_directory_that_was_reported_with_another_one_of_its_file_system_is_kn
     moment.disks |= {path: Disk(path=path, errors=True) for path in (PATH, THIRD)}
     moment.core.record = Moment(own=record(D1, D3)).core.record
     assert Evict(THIRD, str(D3), {(T, 1): (1, 2, 3)}) in moment.effects()
+
+
+def test_a_mask_of_a_guard_whose_state_is_lost_comes_off() -> None:
+    # Nobody would see that the disk below answers, and Kafka would meet the mask then.
+    moment = Moment(None, ALL, disk=Disk(path=PATH, masked=True))
+    look = moment.core.look(moment.now)
+    assert (look.tasks, look.again_ms) == ((), CHECKPOINT_MS + REPORT_AFTER_MS), "Kafka may be about to meet it"
+    moment.changes.update(now_ms=NOW_MS + 5_500, answered_ms=NOW_MS + 5_500)
+    assert moment.effects() == [Unmask(PATH)]
+    moment.core.came_of(Task(Part.DIRECTORY, PATH, Unmask(PATH)), DONE, moment.now)
+    moment.disks[PATH] = UNREAD
+    assert moment.effects() == [] and moment.core.standing(PATH).means is None and not moment.core.acted(NOW_MS)
+    released = Moment(replace(WELL_STANDING, state=State.LEFT, reason=RELEASED), ALL, disk=Disk(path=PATH, masked=True))
+    assert released.effects() == []
+
+
+@pytest.mark.parametrize("means", [None, Step.MASK])
+def test_a_mask_of_a_guard_before_comes_off_whether_it_is_written_down_or_not_while_kafka_has_not_met_it(
+    means: Step | None,
+) -> None:
+    state = State.MASKING if means is None else State.MASKED
+    masked = replace(WELL_STANDING, state=state, since_ms=NOW_MS, plan=Step.MASK, means=means)
+    moment = Moment(masked, ALL, disk=Disk(path=PATH, masked=True))
+    assert Unmask(PATH) not in moment.effects()
+    needed = Moment(masked, placed(1, 2, isr=(1,)), disk=Disk(path=PATH, masked=True))
+    assert Unmask(PATH) in needed.effects()
+    moment.changes.update(now_ms=NOW_MS + 5_500, answered_ms=NOW_MS + 5_500)
+    assert Unmask(PATH) in moment.effects()
+    met = Moment(masked, LEFT, disk=Disk(path=PATH, masked=True), online=(D2,))
+    assert Unmask(PATH) not in met.effects() and met.core.standing(PATH).state is State.OFFLINE
 
 
 def test_a_list_whose_other_copies_have_left_the_isr_meanwhile_is_not_sent() -> None:
