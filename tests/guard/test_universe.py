@@ -16,6 +16,8 @@ from tests.agent.conftest import VirtualLoop
 from tests.depth import seeds
 from tests.guard.universe import Universe
 
+LOST = (("journal", "memory"), ("journal",), ("memory",))
+"""What is lost of the state directory of a guard that was killed."""
 STALLS_MS = (1_000, 3_000, 7_000, 15_000, 60_000)
 Story = Callable[[Universe], Awaitable[None]]
 
@@ -143,35 +145,21 @@ def test_a_guard_that_is_killed_between_report_and_cut_is_followed_by_one_that_g
     assert [means for _, means in acts(guarded, "cut", "reassign")] == ["cut", "reassign"] or acts(guarded, "kill")
 
 
-def loses_its_state(at: str) -> Story:
-    """The guard of a disk that hangs for good is killed at an act, and the next one finds no state directory."""
+def loses(lost: tuple[str, ...], at: str) -> Story:
+    """The guard of a disk that hangs for good is killed at an act, and the next one finds only a part of its state."""
 
     async def story(universe: Universe) -> None:
         universe.hang(1, 0, None)
-        if universe.guarded:
-            guard = universe.guards[1]
-            after = universe.act
-
-            def act(broker: int, means: str) -> None:
-                after(broker, means)
-                if means == at:
-                    guard.kill()
-
-            universe.act = act  # type: ignore[method-assign]
-            while not guard.is_dead:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            universe.act = after  # type: ignore[method-assign]
-            await asyncio.sleep(3)
-            guard.saved = b""
-            guard.restart()
-        await asyncio.sleep(20)
+        happen(universe, "guard killed at", (1, at, 0, lost, 3, None))
+        await asyncio.sleep(30)
 
     return story
 
 
-def test_a_guard_that_is_killed_between_cut_and_eviction_and_loses_its_state_is_followed_by_one_that_evicts() -> None:
+@pytest.mark.parametrize("lost", [*LOST, ()])
+def test_a_guard_that_is_killed_between_cut_and_eviction_is_followed_by_one_that_evicts(lost: tuple[str, ...]) -> None:
     # Else the leader takes the cut copy in again where nobody writes, and it may lead after a restart.
-    _, guarded = compare(7, loses_its_state("cut"))
+    _, guarded = compare(7, loses(lost, "cut"))
     assert [means for _, means in acts(guarded, "cut", "reassign", "kill")] == ["cut", "reassign"]
     assert 1 not in guarded.guards[2].observed.suspects
 
@@ -179,7 +167,7 @@ def test_a_guard_that_is_killed_between_cut_and_eviction_and_loses_its_state_is_
 def test_a_guard_that_is_killed_between_report_and_cut_and_loses_its_state_is_followed_by_one_that_fences() -> None:
     # The broker has files open on a disk that hangs: evicted, it would wait for it in an unlink, with the thread that
     # applies metadata.
-    _, guarded = compare(7, loses_its_state("report"))
+    _, guarded = compare(7, loses(LOST[0], "report"))
     assert [means for _, means in acts(guarded, "cut", "reassign", "kill", "fence")] == ["kill", "fence"]
 
 
@@ -214,6 +202,17 @@ def plan(seed: int) -> tuple[dict[str, Any], Story]:
         to_guard = ("guard killed", "state lost", "guard cut off", "state full")
         kind = rng.choice((*to_guard, "crash", "reassign", "delete", "widen"))
         events.append((rng.uniform(0, 60), kind, (rng.randint(1, brokers), rng.uniform(0.5, 20), rng.random())))
+    hung = [arguments[0] for _, kind, arguments in events if kind == "hang"]
+    if rng.random() < 0.3:
+        events.append((rng.uniform(0, 8), "rest", (60_000,)))
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        means = rng.choice(
+            ("suspect", "report", "report", "cut", "cut", "mask", "reassign", "reassign", "trust", "kill")
+        )
+        lost = rng.choice((*LOST, *LOST, ()))
+        later_ms, after_s = rng.choice((0, 0, rng.randint(0, 100))), rng.choice((0.5, rng.uniform(0.5, 40)))
+        also = rng.choice((None, None, "answer", "crash", "stall", "fail_over"))
+        events.append((0, "guard killed at", (rng.choice(hung), means, later_ms, lost, after_s, also)))
 
     async def story(universe: Universe) -> None:
         for at, kind, arguments in sorted(events, key=lambda one: one[0]):
@@ -232,6 +231,8 @@ def happen(universe: Universe, kind: str, arguments: tuple[Any, ...]) -> None:
             universe.stall(ms)
         case "fail_over", (ms,):
             universe.fail_over(ms)
+        case "rest", (ms,):
+            universe.rests_until_ms = universe.now_ms + ms
         case "crash", (number, _, _):
             universe.crash(number)
         case "reassign", (number, _, chance):
@@ -245,16 +246,42 @@ def happen(universe: Universe, kind: str, arguments: tuple[Any, ...]) -> None:
             universe.spawn(_quietly(universe.widen("t", universe.count + 2)))
         case _ if not universe.guarded:
             return
-        case "guard killed" | "state lost", (number, after_s, _):
-            if not universe.guards[number].is_dead:
-                universe.guards[number].kill()
-                universe.loop.call_later(after_s, lambda: universe.guards[number].restart())
-            if kind == "state lost":
-                universe.guards[number].saved = b""
+        case "guard killed", (number, after_s, _):
+            kill(universe, number, (), after_s)
+        case "state lost", (number, after_s, _):
+            kill(universe, number, LOST[0], after_s)
+        case "guard killed at", (number, means, later_ms, lost, after_s, also):
+
+            def die() -> None:
+                universe.at(universe.now_ms + later_ms, lambda: kill(universe, number, lost, after_s, also))
+
+            universe.guards[number].at = (means, die)
         case "guard cut off", (number, for_s, _):
             universe.guards[number].broken_until_ms = universe.now_ms + round(for_s * 1000)
         case "state full", (number, for_s, _):
             universe.guards[number].state_broken_until_ms = universe.now_ms + round(for_s * 1000)
+
+
+def kill(universe: Universe, number: int, lost: tuple[str, ...], after_s: float, also: str | None = None) -> None:
+    """A guard is killed, and another one starts with what is left of its state; and something else happens then."""
+    guard = universe.guards[number]
+    if not guard.is_dead:
+        guard.kill()
+        universe.loop.call_later(after_s, guard.restart)
+    if "journal" in lost:
+        guard.saved = b""
+    if "memory" in lost:
+        guard.memory = set()
+    match also:
+        case "answer":
+            for disk in universe.brokers[number].disks:
+                universe.answer(disk)
+        case "crash":
+            universe.crash(number)
+        case "stall":
+            universe.stall(3_000)
+        case "fail_over":
+            universe.fail_over(1_500)
 
 
 async def _quietly(work: Awaitable[Any]) -> None:

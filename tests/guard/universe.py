@@ -55,6 +55,8 @@ VERDICT_MS = (1_900, 2_900)
 HEARTBEAT_MS = 2_000
 LAG_MS = 30_000
 TICK_MS = 200
+EVICTED_MS = 6_000
+"""How long a guard may take to evict what was cut."""
 RESTART_MS = 20_000
 """From the end of a broker's process to its next start."""
 T = TypeVar("T")
@@ -94,6 +96,11 @@ class Log:
     flushed: int = 0
     epoch: int = -1
     """Leader epoch of the last record."""
+
+    @property
+    def kept(self) -> list[int]:
+        """Records that are there after the next start of the broker."""
+        return self.records[: self.flushed] if self.disk.cut else self.records
 
 
 class ModelBroker:
@@ -195,8 +202,8 @@ class ModelBroker:
         if self.stuck:
             self.stuck_ms = self.universe.now_ms
         self.stuck = {leader: one for leader, one in self.stuck.items() if one[0].hung_ms is not None}
-        for disk in self.disks:
-            if self.running and (disk.cut or (disk.masked and self.universe.now_ms % 5_000 < TICK_MS)):
+        for disk in self.disks:  # also where nobody writes: at the next checkpoint
+            if self.running and (disk.cut or disk.masked) and self.universe.now_ms % 5_000 < TICK_MS:
                 self.failed(disk)
 
 
@@ -258,6 +265,10 @@ class Universe:
         self.notes: list[str] = []
         self.violations: list[str] = []
         self.stalled_until_ms = 0
+        self.rests_until_ms = 0
+        """Until when the producers send nothing."""
+        self.lacking_ms: dict[tuple[Key, int], int] = {}
+        """Since when a copy that was cut has been in sync although its guard may evict it."""
         self._next_record = 0
         self.news = asyncio.Event()
         self.written_ms: list[int] = []
@@ -462,6 +473,7 @@ class Universe:
                 broker.step()
             for key, now in self.partitions().items():
                 self._replicate(key, now)
+                self.check_evicted(key, now)
             await asyncio.sleep(TICK_MS / 1000)
 
     def _replicate(self, key: Key, now: PartitionRegistration) -> None:
@@ -474,10 +486,11 @@ class Universe:
             return
         if log.disk.id in leader.offline:
             return
-        if log.disk.cut:
+        rests = self.now_ms < self.rests_until_ms
+        if log.disk.cut and not rests:
             leader.failed(log.disk)
             return
-        if log.disk.appends(self.now_ms) and len(view.isr) >= self.min_isr:
+        if log.disk.appends(self.now_ms) and len(view.isr) >= self.min_isr and not rests:
             self._next_record += 1
             log.records.append(self._next_record)
             self.pending.setdefault(key, {})[self._next_record] = self.now_ms
@@ -500,7 +513,8 @@ class Universe:
         if mine.disk.id in follower.offline:
             return
         if mine.disk.cut:
-            follower.failed(mine.disk)
+            if mine.records != log.records:
+                follower.failed(mine.disk)
             return
         if not mine.disk.appends(self.now_ms):
             if mine.records != log.records:
@@ -534,6 +548,7 @@ class Universe:
             mine = follower.logs.get(key)
             caught_up = number == leader.id or (mine is not None and len(mine.records) >= len(log.records) - 1)
             caught_up = caught_up and (number == leader.id or follower.running)
+            caught_up = caught_up and (mine is None or mine.disk.id not in follower.offline)
             if caught_up:
                 leader.behind_ms.pop((key, number), None)
             since_ms = self.now_ms if caught_up else leader.behind_ms.setdefault((key, number), self.now_ms)
@@ -621,24 +636,55 @@ class Universe:
         return [
             number
             for number, broker in self.brokers.items()
-            if key in broker.logs and acked.issubset(broker.logs[key].records)
+            if key in broker.logs and acked.issubset(broker.logs[key].kept)
         ]
 
     def was_cut(self, disk: ModelDisk) -> None:
         """A file system is shut down: everything that was not flushed is gone."""
+        disk.cut = True
         for key, log in self.brokers[disk.broker].logs.items():
             if log.disk is disk:
-                log.records = log.records[: log.flushed]
                 there = [one for one in self.holders(key) if not self.brokers[one].logs[key].disk.cut]
                 if self.acked.get(key) and len(there) < self.min_isr:
                     self.violations.append(
                         f"{self.now_ms / 1000:.2f} data: {disk.path} was shut down, and of {key} only {there} have all"
                     )
-        disk.cut = True
+
+    def check_evicted(self, key: Key, now: PartitionRegistration) -> None:
+        """A copy without what was in its page cache does not stay in sync while its guard may evict it: it would lead
+        one day."""
+        for number, guard in self.guards.items():
+            log = self.brokers[number].logs.get(key)
+            lacks = log is not None and log.disk.cut and number in now.isr
+            if not lacks or not self._may_evict(key, now, guard):
+                self.lacking_ms.pop((key, number), None)
+            elif self.now_ms - self.lacking_ms.setdefault((key, number), self.now_ms) == EVICTED_MS:
+                self.violations.append(
+                    f"{self.now_ms / 1000:.2f} data: {key} of broker {number} was cut and is in sync"
+                )
+
+    def _may_evict(self, key: Key, now: PartitionRegistration, guard: "ModelGuard") -> bool:
+        """Whether nothing holds a guard up, and there are copies enough."""
+        if guard.is_dead or guard.answered_ms is None or not guard.broker.running or self.unclean:
+            return False
+        if self.now_ms < max(guard.broken_until_ms, guard.state_broken_until_ms, self.stalled_until_ms):
+            return False
+        if guard.guesses and any(one.hung_ms is not None and not one.cut for one in guard.broker.disks):
+            return False
+        others = [self.brokers[one] for one in now.isr if one != guard.number]
+        there = [one for one in others if one.running and key in one.logs and one.logs[key].disk.writes]
+        first = set(guard.observed.suspects) - {guard.number}
+        return len(there) >= self.min_isr and not first and not now.adding_replicas and not now.removing_replicas
 
     def act(self, broker: int, means: str) -> None:
         self.note(f"guard {broker}: {means}")
         self.acts.append(Acted(self.now_ms, broker, means))
+        guard = self.guards[broker]
+        at, guard.at = guard.at, None
+        if at is not None and at[0] == means:
+            at[1]()
+        else:
+            guard.at = at
 
     def check_budget(self) -> None:
         """At most so many brokers lose a directory to guards within a minute. A mask that came off before Kafka met it
@@ -666,14 +712,18 @@ class Universe:
     async def heal(self, settle_ms: int = 90_000) -> None:
         """Every disk and the controller answer, nobody disturbs; wait until nothing is going on any more. An operator
         restarts the brokers of which ``kjbod status`` asks for it."""
-        self.stalled_until_ms = 0
+        self.stalled_until_ms = self.rests_until_ms = 0
         for broker in self.brokers.values():
             for disk in broker.disks:
                 self.answer(disk)
         await asyncio.sleep(RESTART_MS / 1000)
         for number, guard in self.guards.items():
-            if any(one.reason == ANSWERED for one in guard.core.directories.values()):
-                self.brokers[number].end("an operator restarts it")
+            disks = self.brokers[number].disks
+            masked = [one for one in disks if one.masked]
+            if masked or any(one.reason == ANSWERED for one in guard.core.directories.values()):
+                for one in masked:
+                    one.masked = False
+                self.brokers[number].end("an operator restarts it, and releases what is masked")
         await asyncio.sleep((settle_ms - RESTART_MS) / 1000)
 
 
@@ -710,6 +760,10 @@ class ModelGuard:
         self.broken_until_ms = 0
         """Until when it reaches no controller."""
         self.state_broken_until_ms = 0
+        self.at: tuple[str, Callable[[], None]] | None = None
+        """What happens at its next act of this name."""
+        self.guesses = False
+        """Whether the journal of the guard before it was lost: of ids that nobody can read it knows not the paths."""
         self.observed = Observed(number)
         self._offset = 0
         self._ended: int | None = None
@@ -724,8 +778,10 @@ class ModelGuard:
         )
         self.core = GuardCore(site, journal, f"g{number}.{run}")
         self.core.acts = True
-        self.read: set[Uuid] = set()
-        """Directories that it, or a guard whose state it has, has read."""
+        self.memory: set[Uuid] = set()
+        """Directories that it, or a guard whose memory it has, has read."""
+        self.watched: set[Uuid] = set()
+        """Directories that it has read itself, or has taken up from that memory."""
         self.acting = ActionRunner(
             core=self.core,
             helper=ModelHelper(self),
@@ -772,7 +828,7 @@ class ModelGuard:
             self._again.cancel()
 
     def restart(self) -> None:
-        """Another run with the journal of this one, where it is still there."""
+        """Another run with journal and memory of this one, where they are still there."""
         now_ms = self.universe.now_ms
         told = (
             journals.decode(self.saved, self.number, now_ms=now_ms, wall_ms=now_ms, boot_id="b")
@@ -781,7 +837,8 @@ class ModelGuard:
         )
         fresh = ModelGuard(self.universe, self.number, told, self.run + 1)
         fresh.saved = self.saved
-        fresh.read = set(self.read) if self.saved else set()
+        fresh.memory, fresh.guesses = set(self.memory), not self.saved
+        fresh.broken_until_ms, fresh.state_broken_until_ms = self.broken_until_ms, self.state_broken_until_ms
         self.universe.guards[self.number] = fresh
         self.universe.note(f"guard {self.number} starts again")
         fresh.start()
@@ -859,16 +916,18 @@ class ModelGuard:
     def _disk(self, disk: ModelDisk) -> Disk:
         now_ms = self.universe.now_ms
         if disk.writes:
-            self.read.add(disk.id)
-        if disk.id not in self.read:
-            return Disk(path=disk.path, errors=disk.cut)
+            self.memory.add(disk.id)
+        if disk.writes or (disk.id in self.memory and not disk.cut and not disk.masked):
+            self.watched.add(disk.id)
+        if disk.id not in self.watched:
+            return Disk(path=disk.path, errors=disk.cut, masked=disk.masked)
         failed = disk.failed_ms is not None and now_ms >= disk.failed_ms
         if failed and disk.passed_ms is not None and now_ms - disk.passed_ms > 3_000 and not disk.cut:
             disk.failed_ms, failed = None, False
         over = "its disk answers again" if failed and disk.passed_ms is not None and not disk.cut else None
         return Disk(
             path=disk.path,
-            directory_id=disk.id if disk.writes else None,
+            directory_id=disk.id,
             health=Health.FAILED if failed else Health.ONLINE,
             cause=Cause.NONE if not failed else Cause.ERROR if disk.cut else Cause.HUNG,
             errors=failed and disk.cut,
@@ -1023,6 +1082,7 @@ class ModelControllers:
     async def suspect(self, value: str | None) -> Done:
         async def write() -> int:
             def configure() -> int:
+                self.universe.act(self.number, "trust" if value is None else "suspect")
                 self.universe.configure(4, str(self.number), CONFIG, value)
                 return 0
 
