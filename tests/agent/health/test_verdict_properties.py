@@ -437,17 +437,21 @@ def _host(counters: bool = True, neighbours: bool = False) -> ModelHost:
     )
 
 
+LATENCY_MS = {"slow": 1_000, "throttled": 5_000}
+"""Of each request in a story."""
+
+
 def _suffer(host: ModelHost, directory: Watched, story: str, duration_ms: int) -> None:
     """One thing that a living disk can go through, and its end."""
     disk = directory.disk
     match story:
         case "slow":
-            disk.latency_ms = lambda: 1000
+            disk.latency_ms = lambda: LATENCY_MS["slow"]
             host.run(duration_ms)
             disk.latency_ms = lambda: 1
         case "throttled":
             host.set(disk, Mode.THROTTLED)
-            disk.latency_ms = lambda: 5000
+            disk.latency_ms = lambda: LATENCY_MS["throttled"]
             host.run(duration_ms)
             disk.latency_ms = lambda: 1
             host.set(disk, Mode.WELL)
@@ -526,8 +530,10 @@ def test_a_disk_that_dies_among_well_ones_is_failed_within_the_stated_bound_what
     host.run(5_000 + phase_ms)
     directory.disk.counters = counters
     host.set(directory.disk, mode)
-    remembered_ms = 4 * (max((ms for _, ms in history), default=0) + SAMPLE_EVERY_MS)  # a silence that has ended
-    hung_ms = min(max(SETTINGS.probe_timeout_ms, remembered_ms), SETTINGS.blind_timeout_ms)
+    # Four times the longest silence that has ended, which a slow request outlasts its story by.
+    remembered_ms = 4 * (max((ms + LATENCY_MS.get(story, 0) for story, ms in history), default=0) + SAMPLE_EVERY_MS)
+    behind_flush_ms = 2 * SETTINGS.probe_timeout_ms  # a device that dies there may be silent for two requests
+    hung_ms = min(max(behind_flush_ms, remembered_ms), SETTINGS.blind_timeout_ms)
     hung_ms = hung_ms if counters else SETTINGS.blind_timeout_ms
     silence_ms = {Mode.EIO: 0, Mode.HUNG: hung_ms, Mode.FROZEN: SETTINGS.held_timeout_ms}[mode]
     host.run(SETTINGS.probe_interval_ms + silence_ms + SAMPLE_EVERY_MS + SLACK_MS)
