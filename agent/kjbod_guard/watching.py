@@ -57,8 +57,8 @@ REST_MS: Final = 60_000
 SURVEY_EVERY_MS: Final = 60_000
 REPLICAS_PER_PIECE: Final = 500
 MASKED: Final = (
-    "{path}: a guard whose state directory is lost has mounted a mask there: when its disk is well, umount {path}, and "
-    "restart the broker"
+    "{path}: the mask of a guard is mounted there. A guard that acts takes it off; else umount {path} when its disk is "
+    "healthy, and restart the broker"
 )
 IN_DOUBT: Final = frozenset({Health.SUSPECT, Health.FAILED, Health.HELD})
 """States of a directory in which nothing but probes is asked of its disk."""
@@ -237,9 +237,7 @@ class Watching:
         except StorageError as error:
             entry.silence = None
             entry.errs = isinstance(error, DirectoryError) and error.errno == errno.EIO
-            mount = self.mount(path)
-            masked = mount is not None and mount.source == MASK_SOURCE
-            self._unwatched(entry, MASKED.format(path=path) if masked else str(error))
+            self._unwatched(entry, MASKED.format(path=path) if self.is_masked(path) else str(error))
             return None
         entry.place, entry.real_path, entry.silence = _place_of(loaded.real_path), loaded.real_path, None
         entry.errs = False

@@ -164,7 +164,12 @@ MUTANTS: Final = (
     ),
     Mutant("a second fence at once", "budget", "case.now_ms - case.last_fence_ms < FENCE_AGAIN_MS", "False"),
     # Evictions.
-    Mutant("evicted where the broker has files open", "deciding", "if disk is not None and disk.errors:", "if True:"),
+    Mutant(
+        "evicted where the broker has files open",
+        "deciding",
+        "if disk is not None and all(one.errors for one in (disk, *_mixed_up_with(disk, known, now))):",
+        "if True:",
+    ),
     Mutant("evicted without copies", "budget", "if others == 0:", "if False:"),
     Mutant("evicted below min.insync.replicas", "budget", "if others < wanted else None", "if False else None"),
     Mutant(

@@ -125,7 +125,7 @@ async def test_a_directory_that_cannot_be_read_is_told_from_one_that_answers_err
     assert watching.entries[PATH].errs is errs
 
 
-async def test_a_mask_of_which_no_guard_knows_any_more_is_named_with_what_takes_it_away(
+async def test_the_mask_of_a_guard_before_is_named_with_what_takes_it_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = Disk(answer=DirectoryError(errno.EISDIR, "read of meta.properties", PATH))
