@@ -235,29 +235,18 @@ class GuardCore:
         return Look(decided, tuple(tasks), again_ms, tuple(forgotten), changed)
 
     def _take_over(self, now: Situation) -> None:
-        """Go on where an earlier guard ended, though its state directory is lost. It has reported the directory, or was
-        about to; whether it was shut down as well only the disk tells (:meth:`.Deciding.is_open`). A directory that
-        nobody can read has an id that no other has. Of several it does not matter which where all are offline, or all
-        answer errors: one may have been dead before the broker started."""
-        if now.unsure is not None or now.unbound is not None:
-            return
-        for path, disk in now.disks.items():
-            one = self.standing(path)
-            if disk.masked and one.means is None and one.under_way is None and not directory_steps.is_released(one):
-                self.directories[path] = replace(
-                    one, state=directory_steps.State.MASKED, since_ms=now.now_ms, means=Step.MASK, acted_ms=now.now_ms
-                )
-        found = {path: self._deciding.directory_id(path, self.known, now) for path in now.disks}
-        left = self._deciding.left_behind(self.known, now)
-        unread = [path for path, its in found.items() if its is None]
-        nobodys = sorted(left.difference(found.values()), key=str)
-        dead = len(unread) > len(nobodys) and all(now.disks[path].errors for path in unread)
-        if len(unread) == len(nobodys) or dead:
-            found |= zip(unread, nobodys, strict=False)
+        """Go on where an earlier guard ended, though its state directory is lost. It has reported the directories that
+        its record names, or was about to; whether one was shut down as well only the disk tells
+        (:meth:`.Deciding.is_open`)."""
         registration = now.observed.registration
-        for path, its in found.items():
+        if now.unsure is not None or now.unbound is not None or registration is None:
+            return
+        self._take_over_masks(now)
+        named = self._deciding.left_behind(self.known, now)
+        left = named.difference(registration.log_dirs)
+        for path, its in self._identities(left, now).items():
             before = self.standing(path)
-            if its in left and registration is not None and not before.has_seen_online(registration.epoch):
+            if its in left and not before.has_seen_online(registration.epoch):
                 self.ids[path] = str(its)
                 self.directories[path] = replace(
                     before,
@@ -267,6 +256,29 @@ class GuardCore:
                     offline_ms=now.now_ms,
                     acted_ms=now.now_ms,
                 )
+            elif its in named and before.plan is None and before.state is directory_steps.State.WELL:
+                # The report may be on its way, and be recorded yet.
+                self.directories[path] = replace(before, plan=Step.REPORT, since_ms=now.now_ms)
+
+    def _take_over_masks(self, now: Situation) -> None:
+        for path, disk in now.disks.items():
+            one = self.standing(path)
+            if disk.masked and one.means is None and one.under_way is None and not directory_steps.is_released(one):
+                self.directories[path] = replace(
+                    one, state=directory_steps.State.MASKED, since_ms=now.now_ms, means=Step.MASK, acted_ms=now.now_ms
+                )
+
+    def _identities(self, left: frozenset[Uuid], now: Situation) -> dict[str, Uuid | None]:
+        """Return the ids of the directories, by path. One that nobody can read has an id of ``left`` that no other has.
+        Of several it does not matter which where all are offline, or all answer errors: one may have been dead before
+        the broker started."""
+        found = {path: self._deciding.directory_id(path, self.known, now) for path in now.disks}
+        unread = [path for path, its in found.items() if its is None]
+        nobodys = sorted(left.difference(found.values()), key=str)
+        dead = len(unread) > len(nobodys) and all(now.disks[path].errors for path in unread)
+        if len(unread) == len(nobodys) or dead:
+            found |= zip(unread, nobodys, strict=False)
+        return found
 
     def _patience_ms(self, now: Situation) -> int | None:
         waits = [self._deciding.wait_ms(path, now) for path in now.disks]

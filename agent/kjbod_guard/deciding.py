@@ -128,14 +128,12 @@ class Deciding:
         return now.observed.suspects.get(self.site.node_id)
 
     def left_behind(self, known: Known, now: Situation) -> frozenset[Uuid]:
-        """Return the directories that an earlier guard suspected, that are offline now, and that it did not evict. Its
-        record has the epoch of this registration."""
+        """Return the directories that the record of an earlier guard names: it may have reported them. The record has
+        the epoch of this registration."""
         registration, shown = now.observed.registration, self.shown(now)
         if registration is None or shown is None or shown.epoch != registration.epoch:
             return frozenset()
-        if suspecting.has_written(known.record, shown):
-            return frozenset()
-        return shown.directories.difference(registration.log_dirs)
+        return frozenset() if suspecting.has_written(known.record, shown) else shown.directories
 
     def offset(self, known: Known, now: Situation, directories: frozenset[Uuid] | None) -> int | None:
         """Return the offset of this guard's record; None: it has none that counts for these directories (None: for the

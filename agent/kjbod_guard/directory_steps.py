@@ -335,6 +335,8 @@ def _offline(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
         # One that was reported with another one of its file system: the next guard may not know that they are on one.
         plan = standing.plan or (Step.REPORT if facts.open else None)
         standing = _at(standing, State.OFFLINE, now_ms, reason, attempts=0, plan=plan)
+    if standing.state is State.OFFLINE and facts.open and (facts.well or facts.answers):
+        standing = replace(standing, reason=ANSWERED)
     if not facts.evict or facts.directory_id is None or not facts.present or not facts.may or facts.open:
         return Move(standing)
     if standing.offline_ms is None or now_ms - standing.offline_ms >= EVICT_WITHIN_MS:

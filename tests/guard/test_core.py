@@ -870,6 +870,22 @@ def test_a_mask_of_a_guard_before_comes_off_whether_it_is_written_down_or_not_wh
     assert Unmask(PATH) not in met.effects() and met.core.standing(PATH).state is State.OFFLINE
 
 
+def test_a_report_that_was_on_its_way_when_its_guard_was_killed_is_not_taken_for_kafkas_own() -> None:
+    moment = Moment(None, ALL, disk=HUNG)
+    moment.observed.suspects[NODE] = replace(record(D1), mark="old-1")
+    (task,) = moment.tasks()
+    assert isinstance(task.effect, Suspect)
+    moment.core.came_of(task, DONE, moment.now)
+    moment.observed.suspects[NODE] = record(D1)
+    moment.register(log_dirs=(D2,))
+    moment.move(0, isr=(2, 3))
+    for disk, step in ((HUNG, Step.NOTHING), (replace(HUNG, cause=Cause.ERROR, errors=True), Step.EVICT)):
+        moment.disks[PATH] = disk
+        moment.tasks()
+        (_, would) = moment.core.look(moment.now).decided[PATH]
+        assert would.step is step, "while the disk hangs, the broker has files open there"
+
+
 def test_a_list_whose_other_copies_have_left_the_isr_meanwhile_is_not_sent() -> None:
     moment = Moment(WAS_CUT, LEFT, LEFT, online=(D2,), own=record(D1))
     task = moment.begun(Evict)

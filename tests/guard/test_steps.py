@@ -290,6 +290,16 @@ def test_a_report_that_is_recorded_when_its_disk_is_healthy_again_asks_for_a_res
     assert (run.standing.state, run.standing.reason, run.standing.plan) == (State.OFFLINE, ANSWERED, Step.CUT)
 
 
+@pytest.mark.parametrize("answer", [{"answers": True}, {"well": True}], ids=str)
+def test_a_disk_that_answers_long_after_a_report_of_the_guard_before_asks_for_a_restart(
+    answer: dict[str, bool],
+) -> None:
+    run = Run(Standing(plan=Step.REPORT, epoch=5, seen_online=True))
+    assert run.step(replace(OFFLINE, open=True)) is None and run.standing.reason == ""
+    assert run.step(replace(OFFLINE, open=True, **answer), 60_000) is None  # type: ignore[arg-type]
+    assert (run.standing.state, run.standing.reason) == (State.OFFLINE, ANSWERED)
+
+
 def test_a_guard_that_is_started_after_the_report_cuts_nothing_before_it_has_judged_the_disk() -> None:
     run = reported()
     recorded = replace(OFFLINE, open=True)
