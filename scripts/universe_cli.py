@@ -45,7 +45,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--for", dest="lasting_s", type=_seconds, default=60, metavar="TIME", help="30s, 10m, 2h (1m)")
     parser.add_argument(
-        "--mutants", action="store_true", help="break one rule of the guard after the other, and find it: TIME for each"
+        "--mutants",
+        action="store_true",
+        help="break one rule of the guard after the other, and find it: by stories for TIME, else by a test",
     )
     parser.add_argument("--seed", type=_number, metavar="N", help="of the first story (by chance)")
     parser.add_argument("--stories", type=_number, metavar="N", help="how many (as many as the time allows)")

@@ -1,21 +1,27 @@
-"""``scripts/universe --mutants``: whether random stories find each rule of the guard that was broken
-(:mod:`tests.guard.mutants`).
+"""``scripts/universe --mutants``: whether random stories, or else tests of the guard, find each rule that is broken
+on purpose (:mod:`tests.guard.mutants`).
 
 Each mutant has a process of its own, in which the guard's module is the broken one: nothing on disk is changed.
 """
 
+import contextlib
 import importlib.abc
 import importlib.util
+import io
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Final
+
+import pytest
 
 from kjbod.errors import EXIT_FAILURE
 from tests.guard.mutants import MUTANTS, Mutant
 
+TESTS: Final = Path(__file__).parents[1] / "tests" / "guard"
 FIRST_SEED: Final = 1
 """Of the stories, the same for each mutant."""
 _SHOWN_CHARS: Final = 300
@@ -61,23 +67,49 @@ def play(mutant: Mutant, lasting_s: float) -> str | None:
     return None
 
 
+class _FirstFailure:
+    """The first test that fails, as a plugin of pytest."""
+
+    found = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.found:
+            self.found = report.nodeid
+
+
+def test() -> str | None:
+    """Run the tests of the guard that start nothing, with the rule that :func:`play` has broken in this process; the
+    first one that fails, None: none does."""
+    first = _FirstFailure()
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(
+            ["-q", "-x", "-n0", "-m", "not world", "--assert=plain", "-p", "no:cacheprovider", str(TESTS)],
+            plugins=[first],
+        )
+    return f"test: {first.found}" if first.found else None
+
+
 def play_all(lasting_s: int) -> int:
-    """Play each mutant, and print whether it was found; the exit code."""
+    """Play and test each mutant, and print whether it was found; the exit code."""
     left = 0
     for mutant in MUTANTS:
         command = [sys.executable, "-m", "scripts.universe_mutants", mutant.name, str(lasting_s)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        told = done.stdout.strip() or done.stderr.strip().rpartition("\n")[2] or f"not in {lasting_s} s"
+        told = (
+            done.stdout.strip()
+            or done.stderr.strip().rpartition("\n")[2]
+            or f"by no story in {lasting_s} s, and no test"
+        )
         left += done.returncode != 0
         print(f"{'left ' if done.returncode else 'found'}  {mutant.name}: {told}", flush=True)
-    print(f"{len(MUTANTS) - left} of {len(MUTANTS)} broken rules found, each within {lasting_s} s")
+    print(f"{len(MUTANTS) - left} of {len(MUTANTS)} broken rules found")
     return EXIT_FAILURE if left else 0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play the mutant of a name for so many seconds; the exit code: 0 when it was found."""
+    """Play the mutant of a name for so many seconds, then test it; the exit code: 0 when it was found."""
     name, lasting_s = argv
-    found = play(next(one for one in MUTANTS if one.name == name), float(lasting_s))
+    found = play(next(one for one in MUTANTS if one.name == name), float(lasting_s)) or test()
     if found is not None:
         print(found)
     return EXIT_FAILURE if found is None else 0

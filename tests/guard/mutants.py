@@ -1,7 +1,6 @@
 """Rules of the guard, each broken once: what :mod:`scripts.universe_mutants` has to find.
 
-A mutant is a text of a module of the guard and another in its place. One that no random story finds says that the
-stories lack something, or that the rule is not needed; a unit test holds those rules all the same.
+A mutant is a text of a module of the guard and another in its place.
 """
 
 from dataclasses import dataclass
