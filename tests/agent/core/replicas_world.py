@@ -490,6 +490,13 @@ class World:
         name = disk.current(key)
         return None if name is None else disk.replicas[name]
 
+    def fetched(self, key: TopicIdPartition) -> Copy | None:
+        """The copy into which the agent fetches. Who has not seen the last change of a replica list fetches with an old
+        leader epoch, and is refused (FENCED_LEADER_EPOCH)."""
+        if self.agent is None or self.agent.image.partition(*key) != self.controller.image.partition(*key):
+            return None
+        return self.served(key)
+
     def give_up(self, key: TopicIdPartition) -> None:
         """What this broker has of a replica no longer counts: deleted, or reassigned away."""
         self.acknowledged.pop(key, None)

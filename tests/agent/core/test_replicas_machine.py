@@ -113,7 +113,7 @@ class ReplicasInTrouble(RuleBasedStateMachine):
     def replica_catches_up(self, replica: str) -> None:
         key = self.partition(replica)
         if key is not None and self.world.controller.may_catch_up(key):
-            copy = self.world.served(key)
+            copy = self.world.fetched(key)
             if copy is not None:
                 copy.messages |= self.world.acknowledged.get(key, set())
                 self.world.controller.caught_up(key)
