@@ -281,6 +281,8 @@ class DisksUnderWatch(RuleBasedStateMachine):
         self.disks = [a, b]
         self.stalls = 0
         self.disturbed: dict[str, int] = dict.fromkeys(DIRECTORIES, 0)
+        self.stood_still: set[str] = set()
+        """Directories whose disks have been in another mode than well before the present one."""
         """Running time when something last kept a directory from being watched."""
         self.checked = 0
 
@@ -290,6 +292,8 @@ class DisksUnderWatch(RuleBasedStateMachine):
     def disk_becomes(self, number: int, mode: Mode) -> None:
         disk = self.disks[number]
         if disk.mode is not mode:
+            if disk.mode is not Mode.WELL:
+                self.stood_still |= {directory.name for directory in self._directories_of(disk)}
             self.host.set(disk, mode)
             for directory in self._directories_of(disk):
                 self.disturbed[directory.name] = self.host.running_ms
@@ -400,7 +404,9 @@ class DisksUnderWatch(RuleBasedStateMachine):
         if disk.mode is Mode.EIO:
             return begin_ms + settings.host_settle_ms + SLOWEST_MS
         if disk.mode is Mode.HUNG:
-            quiet_ms = settings.probe_timeout_ms * 2 if disk.counters else settings.blind_timeout_ms
+            # Twice behind a flush; after a silence that has ended up to twice or four times that one.
+            quick = disk.counters and directory.name not in self.stood_still
+            quiet_ms = settings.probe_timeout_ms * 2 if quick else settings.blind_timeout_ms
             return begin_ms + quiet_ms + settings.sample_gap_ms
         if disk.mode is Mode.FROZEN and (disk.wchan or not disk.neighbours):
             if disk.counters or disk.wchan:
