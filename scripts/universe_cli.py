@@ -47,7 +47,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--mutants",
         action="store_true",
-        help="break one rule of the guard after the other, and find it: by stories for TIME, else by a test",
+        help="break the rules of the guard, one at a time; each must be found by a story within TIME, or by a test",
     )
     parser.add_argument("--seed", type=_number, metavar="N", help="of the first story (by chance)")
     parser.add_argument("--stories", type=_number, metavar="N", help="how many (as many as the time allows)")
@@ -55,7 +55,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _told(seed: int) -> tuple[str, list[Universe]]:
-    """Play the story of a seed. Returns what was broken, empty where nothing was, and its universes."""
+    """Play the story of a seed. Returns the broken rules as text (empty: none) and the universes that were played."""
     settings, story = plan(seed)
     try:
         return "", list(compare(seed, story, **settings))

@@ -191,7 +191,7 @@ class Deciding:
     @staticmethod
     def is_open(path: str, known: Known, now: Situation) -> bool:
         """Whether the broker may have files open in a directory that it believes in: its file system was reported, and
-        not shut down. Where the disk answers errors the broker meets one with each of them."""
+        not shut down. Where the disk answers errors, each of these files answers one."""
         disk = now.disks.get(path)
         if disk is not None and all(one.errors for one in (disk, *_mixed_up_with(disk, known, now))):
             return False
@@ -372,8 +372,8 @@ class Deciding:
 
 
 def _mixed_up_with(disk: Disk, known: Known, now: Situation) -> list[Disk]:
-    """Return the directories of which nobody knows whether one is the other: nobody can read them, and a guard whose
-    state is lost has reported them (:meth:`.GuardCore._take_over`)."""
+    """Return the unreadable directories that this one may be confused with: the record of an earlier guard, whose state
+    is lost, names their ids without their paths (:meth:`.GuardCore._take_over`)."""
     unread = [one for one in now.disks.values() if one.directory_id is None]
     reported = [one for one in unread if known.standings.get(one.path, Standing()).plan is Step.REPORT]
     return reported if disk in reported else []

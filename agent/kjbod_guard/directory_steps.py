@@ -152,7 +152,7 @@ class Facts:
         epoch: of the broker's registration; None while it has none.
         well: whether its disk is healthy.
         unjudged: whether it is neither healthy nor failed: not watched, or only suspect.
-        unseen: whether it is not watched, since a mask of a guard before this one lies over it.
+        unseen: whether it is not watched, because the mask of an earlier guard is mounted over it.
         answers: whether its disk has failed and answers again.
         heard: whether a controller has just answered: a report that waits for one would be recorded too late.
         present: whether the broker's process is there, is ours, and is not being fenced.
@@ -382,11 +382,11 @@ def _begin(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _must_unmask(standing: Standing, facts: Facts) -> bool:
-    """Whether a mask is to come off: Kafka does not have the directory offline, and its disk answers or is needed; or a
-    guard before us has put it there, so that nobody sees whether the disk below answers."""
+    """Whether a mask is to come off: Kafka has the directory online, and its disk answers or its copies are needed. Or
+    an earlier guard has mounted it, so that nobody sees the disk below, and a controller has just answered."""
     masked = standing.means is Step.MASK and not is_released(standing)
     over = facts.well or facts.answers or facts.needed is not None
-    return masked and (facts.unseen or (facts.view is KafkaView.ONLINE and over))
+    return masked and ((facts.unseen and facts.heard) or (facts.view is KafkaView.ONLINE and over))
 
 
 def _unmask(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:

@@ -1,4 +1,4 @@
-"""Rights of a guard's daemon: whom it becomes once the helper is there, and that it gives up all that it has.
+"""Rights of a guard's daemon: the user it becomes when the helper has started, and the capabilities it gives up.
 
 The helper alone acts on the kernel; the daemon reads, asks and writes as any program of the broker's user. So a daemon
 that was started as root goes on as the owner of the log directories, or as root where they are root's, and in either

@@ -63,7 +63,7 @@ def start_connected(
     Args:
         script: path of its source.
         arguments: after it.
-        at: the numbers under which it has its end.
+        at: descriptor numbers of the script's end of the socket.
         kind: of the socket.
         descriptors: others that it has, as for :func:`start`.
 

@@ -1,5 +1,6 @@
 """A cluster whose real disks are broken, from its start to the moment when nothing of it is left."""
 
+import abc
 import contextlib
 from pathlib import Path
 from typing import Final, Self
@@ -18,7 +19,7 @@ RECORD_PAUSE_MS: Final = 30
 REQUEST_TIMEOUT_MS: Final = 5000
 
 
-class BrokenCluster(Cluster):
+class BrokenCluster(Cluster, abc.ABC):
     """A controller, three brokers on real disks, and their clients. Use it in a ``with`` block.
 
     Args:
@@ -51,12 +52,13 @@ class BrokenCluster(Cluster):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @abc.abstractmethod
     def _start(self) -> None:
-        raise NotImplementedError
+        """Start controller, disks and brokers."""
 
+    @abc.abstractmethod
     def _end_faults(self) -> None:
         """Have all disks answer."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Take everything away; also after half a start, and twice. First the disks answer: nobody ends before."""

@@ -47,7 +47,7 @@ def test_a_process_has_its_descriptors_and_nothing_else_of_ours(
     read_end, write_end = os.pipe()
     os.set_inheritable(write_end, True)
     with open(read_end, "rb"), open(write_end, "wb"), open(script, "rb") as other:
-        # Each number may be one that we use ourselves, and may be the very one that it is to have.
+        # Numbers that the child gets may be in use in this process, even for the same file.
         found = told(script, 3, {4: read_end}, monkeypatch)
         assert found["fds"] == {"0": "/dev/null", "1": "/dev/null", "2": "/dev/null", "3": "socket", "4": "pipe"} | (
             {str(write_end): "pipe"} if write_end > 4 else {}

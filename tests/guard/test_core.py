@@ -864,7 +864,9 @@ def test_a_mask_of_a_guard_before_comes_off_whether_it_is_written_down_or_not_wh
     assert Unmask(PATH) not in moment.effects()
     needed = Moment(masked, placed(1, 2, isr=(1,)), disk=Disk(path=PATH, masked=True))
     assert Unmask(PATH) in needed.effects()
-    moment.changes.update(now_ms=NOW_MS + 5_500, answered_ms=NOW_MS + 5_500)
+    moment.changes.update(now_ms=NOW_MS + 5_500)
+    assert Unmask(PATH) not in moment.effects(), "no controller has just answered"
+    moment.changes.update(answered_ms=NOW_MS + 5_500)
     assert Unmask(PATH) in moment.effects()
     met = Moment(masked, LEFT, disk=Disk(path=PATH, masked=True), online=(D2,))
     assert Unmask(PATH) not in met.effects() and met.core.standing(PATH).state is State.OFFLINE

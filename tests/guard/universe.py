@@ -268,7 +268,7 @@ class Universe:
         self.rests_until_ms = 0
         """Until when the producers send nothing."""
         self.lacking_ms: dict[tuple[Key, int], int] = {}
-        """Since when a copy that was cut has been in sync although its guard may evict it."""
+        """When a cut copy was first seen in the ISR while its guard may evict it, by partition and broker."""
         self._next_record = 0
         self.news = asyncio.Event()
         self.written_ms: list[int] = []
@@ -664,7 +664,7 @@ class Universe:
                 )
 
     def _may_evict(self, key: Key, now: PartitionRegistration, guard: "ModelGuard") -> bool:
-        """Whether nothing holds a guard up, and there are copies enough."""
+        """Whether a guard can evict a replica now: it reaches the controllers, and enough other copies are there."""
         if guard.is_dead or guard.answered_ms is None or not guard.broker.running or self.unclean:
             return False
         if self.now_ms < max(guard.broken_until_ms, guard.state_broken_until_ms, self.stalled_until_ms):
