@@ -10,14 +10,15 @@ All here is a function of bytes: the agent gets them from the worker process of 
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kjbod.config.properties import java_timestamp, parse_properties, render_properties
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid, is_reserved, random_directory_id
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import random
@@ -33,8 +34,7 @@ class MetaPropertiesError(StorageError):
     """A meta.properties that cannot be used, or an ensemble that contradicts itself or what was expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(Struct, frozen=True):
     """A file. ``version`` 1 is KRaft's and has cluster and node id; 0 is ZooKeeper's and may lack both.
 
     ``cluster_id`` is free text, not always an id.
@@ -181,8 +181,7 @@ class Requirement(enum.Flag):
     AT_LEAST_ONE_VALID = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Ensemble:
+class Ensemble(Struct, frozen=True):
     """The directories of one node, each, by its configured path, in one of three classes.
 
     ``properties``: readable. ``empty``: no file, or no directory. ``errors``: all else, garbage in the file included;

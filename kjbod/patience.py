@@ -6,10 +6,8 @@ So ``kjbod.assignment.timeout.ms`` without progress ends the wait. The agent wai
 controller before it agrees, and both count the same: replicas that the metadata have as UNASSIGNED or MIGRATING.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
-
-from kjbod.quick_dataclass import dataclass
 
 LOOK_MS_MAX: Final = 10_000
 """Two looks further apart count as this far: in the rest of the time nobody ran (a process that was stopped, a VM that

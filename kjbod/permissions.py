@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 
 
-@dataclass(frozen=True, slots=True)
-class Barrier:
+class Barrier(Struct, frozen=True):
     """A file or directory that is in the way.
 
     Attributes:

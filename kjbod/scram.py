@@ -6,15 +6,16 @@
 
 import base64
 import binascii
+import dataclasses
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from kjbod.errors import KjbodError
 from kjbod.metadata.records import UserScramCredentialRecord
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import random
@@ -29,8 +30,7 @@ class ScramArgumentError(KjbodError):
     """An ``--add-scram`` argument that cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mechanism:
+class Mechanism(Struct, frozen=True):
     """A SCRAM mechanism: its id in records and its hash."""
 
     id: int
@@ -83,13 +83,13 @@ def credential(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Keys:
     """Keys that follow from a salted password (RFC 5802, section 3)."""
 
-    client: bytes = field(repr=False)
-    stored: bytes = field(repr=False)
-    server: bytes = field(repr=False)
+    client: bytes = dataclasses.field(repr=False)
+    stored: bytes = dataclasses.field(repr=False)
+    server: bytes = dataclasses.field(repr=False)
 
 
 def keys_of(salted_password: bytes, mechanism: Mechanism) -> Keys:

@@ -8,9 +8,8 @@ Source: smartmontools' default formats of attributes (raw16(raw16), tempminmax, 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
-
-from kjbod.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,11 @@ import random
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod.config import Config
@@ -49,7 +51,6 @@ from kjbod.metadata import versions
 from kjbod.metadata.checkpoint_files import write_checkpoint
 from kjbod.metadata.control_records import KRaftVoters, Voter, VoterEndpoint
 from kjbod.metadata.records import FeatureLevelRecord, Record, UserScramCredentialRecord
-from kjbod.quick_dataclass import dataclass
 from kjbod.scram import parse_scram
 
 BOOTSTRAP_CHECKPOINT_NAME = "bootstrap.checkpoint"
@@ -75,8 +76,7 @@ class StorageToolError(KjbodError):
 # Voters on the command line
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicVoter:
+class DynamicVoter(Struct, frozen=True):
     """A ``id@host:port:directoryId`` of ``--initial-controllers`` (``raft.DynamicVoter``)."""
 
     node_id: int
@@ -276,8 +276,7 @@ def _java_text(record: Record) -> str:
 # format
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatOptions:
+class FormatOptions(Struct, frozen=True, kw_only=True):
     """The flags of ``format``, as given."""
 
     cluster_id: str
@@ -290,8 +289,7 @@ class FormatOptions:
     initial_controllers: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatPlan:
+class FormatPlan(Struct, frozen=True, kw_only=True):
     """Work of :func:`format_directories`, once all that was asked for has been found possible."""
 
     meta: MetaProperties

@@ -1,10 +1,9 @@
 """Use of the host by a daemon and its processes: memory, processor time, descriptors."""
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(Struct, frozen=True, kw_only=True):
     """Use of the host by one process, or by several together.
 
     Attributes:
@@ -28,8 +27,7 @@ class Use:
     descriptors: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """Use of the host by a daemon and all that works for it.
 
     Attributes:

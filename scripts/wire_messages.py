@@ -40,7 +40,7 @@ _CONSTANTS: Final[dict[object, str]] = {
     ZERO: "ZERO",
 }
 _MESSAGES: Final = '''\
-"""The messages that kjbod speaks, one dataclass for all versions of each.
+"""The messages that kjbod speaks, one class for all versions of each.
 
 ``python -m scripts.wire_schemas`` writes this file from Kafka's schemas and scripts/wire_messages.txt: change it there.
 
@@ -54,8 +54,9 @@ writing another value than that to such a version raises, unless Kafka calls the
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.apis import AUTHORIZED_OPERATIONS_OMITTED as AUTHORIZED_OPERATIONS_OMITTED
 from kjbod.wire.apis import INT32_MAX, ApiSpec, api_specs
 from kjbod.wire.apis import INT64_MAX as INT64_MAX
@@ -63,7 +64,7 @@ from kjbod.wire.apis import ApiKey as ApiKey
 from kjbod.wire.apis import RequestBody as RequestBody
 from kjbod.wire.apis import ResponseBody as ResponseBody
 from kjbod.wire.apis import ResponseT as ResponseT
-from kjbod.wire.codec import ignorable
+from kjbod.wire.codec import Ignorable
 {classes}
 
 # ---------------------------------------------------------------- registry
@@ -85,10 +86,11 @@ this module enters them into :data:`kjbod.wire.messages.API`.
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from kjbod.ids import ZERO, Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.apis import AUTHORIZED_OPERATIONS_OMITTED, ApiKey, RequestBody, ResponseBody, api_specs
-from kjbod.wire.codec import ignorable
+from kjbod.wire.codec import Ignorable
 from kjbod.wire.messages import API
 {classes}
 
@@ -219,14 +221,14 @@ class Classes:
     def source(self, cls: TableClass, api: TableApi) -> str:
         """A class, before it is formatted."""
         bases = {
-            api.message("request"): f"(RequestBody[{api.message('response')}])",
-            api.message("response"): "(ResponseBody)",
+            api.message("request"): f"RequestBody[{api.message('response')}]",
+            api.message("response"): "ResponseBody",
         }
-        base = bases.get(cls.name, "")
+        base = bases.get(cls.name, "Struct")
         doc = textwrap.indent(textwrap.fill(f'"""{cls.doc}"""', _DOC_WIDTH, break_on_hyphens=False), "    ")
-        key = f"    API_KEY: ClassVar[ApiKey] = ApiKey.{api.key.name}\n" if base else ""
+        key = f"    API_KEY: ClassVar[ApiKey] = ApiKey.{api.key.name}\n" if cls.name in bases else ""
         fields = "".join(f"    {line}\n" for line in self._fields(cls))
-        return f"@dataclass(frozen=True, slots=True, kw_only=True)\nclass {cls.name}{base}:\n{doc}\n\n{key}{fields}\n\n"
+        return f"class {cls.name}({base}, frozen=True, kw_only=True):\n{doc}\n\n{key}{fields}\n\n"
 
     def _fields(self, cls: TableClass) -> Iterator[str]:
         schemas = self._versions[cls.name]
@@ -240,8 +242,9 @@ class Classes:
                 default = _default(versions, struct, in_all=len(versions) == len(schemas))
             if ignorable and not default:
                 raise TableError(f"{cls.name} needs a default of {name}, which is ignorable")
-            value = f"ignorable({default})" if ignorable else default
-            yield f"{name}: {_type(versions, struct)}" + (f" = {value}" if value else "")
+            type_ = _type(versions, struct)
+            type_ = f"Ignorable[{type_}]" if ignorable else type_
+            yield f"{name}: {type_}" + (f" = {default}" if default else "")
 
 
 def _names(kafka_name: str, field: str, message: str) -> tuple[str, ...]:

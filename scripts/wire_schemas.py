@@ -20,6 +20,7 @@ from typing import Any
 import kio.static.primitive  # noqa: F401  # before its schemas, which import it in a circle
 from kio.schema.index import api_key_map
 from kio.static.constants import EntityType
+from msgspec import structs
 
 from kjbod.ids import ZERO
 from kjbod.wire.codec import REQUIRED, Field, Schema
@@ -62,10 +63,9 @@ def _unregister_controller_response() -> Schema:
 def at_version(schema: Schema, version: int) -> Schema:
     """The schema in a version in which nothing has changed."""
     fields = (
-        dataclasses.replace(f, struct=None if f.struct is None else at_version(f.struct, version))
-        for f in schema.fields
+        structs.replace(f, struct=None if f.struct is None else at_version(f.struct, version)) for f in schema.fields
     )
-    return dataclasses.replace(schema, version=version, fields=tuple(fields))
+    return structs.replace(schema, version=version, fields=tuple(fields))
 
 
 NEWER: Mapping[tuple[int, int, Side], Callable[[], Schema]] = {

@@ -5,6 +5,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 _TABLES = (Mapping, list, set, frozenset, tuple, deque)
 _OURS = ("kjbod", "tests")
 
@@ -35,6 +37,8 @@ def _attributes(value: object) -> Iterator[tuple[str, Any]]:
     names = {*getattr(value, "__dict__", ())}
     for base in type(value).__mro__:
         names.update(getattr(base, "__slots__", ()))
+    if isinstance(value, Struct):
+        names.update(value.__struct_fields__)
     if dataclasses.is_dataclass(value):
         names.update(each.name for each in dataclasses.fields(value))
     for name in sorted(names):

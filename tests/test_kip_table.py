@@ -1,11 +1,11 @@
 """The table of differences between the KIPs, Apache Kafka and kjbod in ``kjbod/README.md``: each row that is listed
 here is held by the tests that are named, and those that are about a form only are tested here."""
 
-import dataclasses
 import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kjbod.ids import Uuid
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord, decode_record, encode_record
@@ -64,7 +64,7 @@ def test_what_a_row_claims_is_tested(row: int) -> None:
 
 def test_a_registration_says_neither_an_offset_nor_that_directories_are_offline() -> None:
     for kind in (BrokerRegistrationRequest, RegisterBrokerRecord):
-        names = {field.name for field in dataclasses.fields(kind)}
+        names = {field.name for field in structs.fields(kind)}
         assert "log_dirs" in names
         assert not any("offset" in name or "offline" in name for name in names)
 
@@ -75,7 +75,7 @@ def test_a_change_of_directories_is_written_as_kafka_writes_it() -> None:
     # Frame version, type and version; broker and epoch; one tagged field, 2, of 17 bytes: a list of one.
     assert value == b"\x01\x11\x02" + bytes([0, 0, 0, 1]) + bytes(7) + b"\x02" + b"\x01\x02\x11\x02" + Uuid.of(5, 6)
     assert decode_record(value) == (change, 2)
-    assert encode_record(dataclasses.replace(change, log_dirs=()), 2)[-1:] == b"\x00", "no tagged field: no change"
+    assert encode_record(structs.replace(change, log_dirs=()), 2)[-1:] == b"\x00", "no tagged field: no change"
 
 
 def test_an_agent_does_not_offer_what_is_for_controllers() -> None:

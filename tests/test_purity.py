@@ -51,6 +51,7 @@ PURE_LIBRARIES = frozenset(
         "json",
         "marshal",
         "math",
+        "msgspec",
         "operator",
         "re",
         "shlex",

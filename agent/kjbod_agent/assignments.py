@@ -30,13 +30,13 @@ only never its turn, among a hundred thousand, while the controller takes the ot
 Progress is counted from the moment the queue was last empty: so many of so many.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from msgspec import Struct, structs
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AssignReplicasToDirsRequest,
@@ -65,8 +65,7 @@ IsOurs = Callable[[TopicIdPartition], bool]
 """Whether a partition exists in the metadata image with a replica on this broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """A replica's directory, to be told to the controller."""
 
     directory_id: Uuid
@@ -80,16 +79,14 @@ class Assignment:
     """Why the last attempt was in vain: the name of an error code, or what became of the whole request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(Struct, frozen=True):
     """An assignment that the controller has acknowledged and the metadata do not show yet."""
 
     directory_id: Uuid
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """An assignment that the controller refuses, or does not answer."""
 
     partition: TopicIdPartition
@@ -100,8 +97,7 @@ class Stuck:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Progress of the queue, counted from when it was last empty."""
 
     done: int
@@ -113,8 +109,7 @@ class Progress:
         return f"assigning {self.done:,} of {self.total:,}"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Effect of one answer, or of none, on the queue."""
 
     accepted: Mapping[TopicIdPartition, Uuid]
@@ -300,7 +295,7 @@ class Assignments:
 
     def _again(self, partition: TopicIdPartition, assignment: Assignment, not_before_ms: int, error: str) -> None:
         if partition not in self.ready:
-            self.ready[partition] = dataclasses.replace(
+            self.ready[partition] = structs.replace(
                 assignment, attempts=assignment.attempts + 1, not_before_ms=not_before_ms, error=error
             )
 

@@ -18,8 +18,9 @@ import dataclasses
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final, Protocol
+
+from msgspec import Struct, field, structs
 
 from kjbod.clock import Clock
 from kjbod.config.endpoints import HostPort
@@ -41,7 +42,6 @@ from kjbod.metadata.image import (
 )
 from kjbod.metadata.records import NO_LEADER
 from kjbod.metadata.versions import CORDONED_LOG_DIRS, DIRECTORY_ASSIGNMENT
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime import systemd
 from kjbod.security.certificates import NO_CERTIFICATES, Certificates
 from kjbod.wire.client import Connection, Disconnected
@@ -121,8 +121,7 @@ class Monitor(Protocol):
     def standing_still(self, now_ms: int) -> str | None: ...
 
 
-@dataclass(slots=True)
-class _Pulse:
+class _Pulse(Struct):
     """Signs of life of the parts, for the watchdog.
 
     Attributes:
@@ -138,8 +137,7 @@ class _Pulse:
     round_due_ms: int | None = None
 
 
-@dataclass(slots=True)
-class _Offline:
+class _Offline(Struct):
     """A directory that failed in this process, for what is told about it."""
 
     path: str
@@ -154,8 +152,7 @@ class _Offline:
     """Whether there is no leadership to wait for."""
 
 
-@dataclass(slots=True)
-class _Trouble:
+class _Trouble(Struct):
     """Requests that failed in a row, for the log."""
 
     since_ms: int
@@ -886,7 +883,7 @@ class Broker:
             version = connection.version_of(ApiKey.BROKER_REGISTRATION)
             features = registered_features(connection.features.supported, version)
             self._feed(life.FeaturesKnown(features))
-            request: BrokerRegistrationRequest = dataclasses.replace(effect.request, features=features)
+            request: BrokerRegistrationRequest = structs.replace(effect.request, features=features)
             return request
 
         try:
@@ -1137,5 +1134,5 @@ class Broker:
 def _fitting(request: BrokerHeartbeatRequest, connection: Connection) -> BrokerHeartbeatRequest:
     """The heartbeat for this controller: an old one has no field for cordons, and no use for them."""
     if connection.version_of(ApiKey.BROKER_HEARTBEAT) < 2 and request.cordoned_log_dirs is not None:
-        return dataclasses.replace(request, cordoned_log_dirs=None)
+        return structs.replace(request, cordoned_log_dirs=None)
     return request

@@ -21,10 +21,10 @@ DEGRADED however long it lasts, and :func:`fenced` is unknown from then on.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from kjbod.units import duration, moment
 from kjbod_agent.lifecycle import BrokerState, Lifecycle
 from kjbod_host.condition import ONLINE, Condition, Level
@@ -41,8 +41,7 @@ _WORDS: Final = ("failed", "unreadable", "held", "suspect", "slow", "full", "loa
 """States of a directory in the order in which they are told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contact:
+class Contact(Struct, frozen=True, kw_only=True):
     """Knowledge of the controller.
 
     Attributes:
@@ -73,8 +72,7 @@ class Contact:
         return f"{what} {time} ({where}{f': {self.trouble}' if self.trouble else ''})"
 
 
-@dataclass(frozen=True, slots=True)
-class Unfollowed:
+class Unfollowed(Struct, frozen=True):
     """Metadata that are not followed: what the cluster decides meanwhile is not done here.
 
     Attributes:
@@ -86,8 +84,7 @@ class Unfollowed:
     trouble: str
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryStates:
+class DirectoryStates(Struct, frozen=True):
     """The state of each directory, a word of ``kjbod status``.
 
     Attributes:

@@ -16,9 +16,10 @@ An agent is known by its incarnation id (:func:`kjbod.ids.is_agent_incarnation`)
 
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.ids import is_agent_incarnation
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.health.state import Health
 
 ALWAYS: Final = "always"
@@ -40,8 +41,7 @@ def brokers_that_are_no_agents(image: MetadataImage, own_id: int) -> tuple[int, 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Struct, frozen=True):
     """Whether new partitions come to this agent.
 
     Attributes:

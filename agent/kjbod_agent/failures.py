@@ -33,20 +33,19 @@ add``): :func:`added` when the same disk is well again, :func:`retired` when ano
 failure may be retired, since the registration that follows moves no leader.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
+from msgspec import Struct, structs
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.partitions import TopicIdPartition
 
 Leads = Callable[[Uuid], int | None]
 """How many partitions this broker leads whose replica lies in a directory; None while that is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryFailure:
+class DirectoryFailure(Struct, frozen=True, kw_only=True):
     """A failed directory and what is still open about it."""
 
     directory_id: Uuid
@@ -76,8 +75,7 @@ class DirectoryFailure:
         return f"log directory {self.path} ({self.directory_id}), failed since {self.since}: {self.cause}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
+class Failures(Struct, frozen=True, kw_only=True):
     """The usable directories and the failed ones."""
 
     timeout_ms: int
@@ -94,8 +92,7 @@ class Failures:
         return next((f for f in self.failed if f.directory_id == directory_id), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """End the process without waiting for anything; ``reason`` is one line for a person."""
 
     reason: str
@@ -121,7 +118,7 @@ def directory_failed(
         since_wall_ms=wall_ms,
         deadline_ms=now_ms + state.timeout_ms,
     )
-    after = dataclasses.replace(state, usable=state.usable - {directory_id}, failed=(*state.failed, failure))
+    after = structs.replace(state, usable=state.usable - {directory_id}, failed=(*state.failed, failure))
     if directory_id == state.metadata_directory:
         return after, Stop(f"the directory of the cluster metadata is lost: {failure}")
     if not after.usable:
@@ -132,12 +129,12 @@ def directory_failed(
 def added(state: Failures, directory_id: Uuid) -> Failures:
     """A directory can be used from now on: a new one, or one that had failed and is well again."""
     failed = tuple(f for f in state.failed if f.directory_id != directory_id)
-    return dataclasses.replace(state, usable=state.usable | {directory_id}, failed=failed)
+    return structs.replace(state, usable=state.usable | {directory_id}, failed=failed)
 
 
 def retired(state: Failures, directory_id: Uuid) -> Failures:
     """The disk of a failed directory was replaced, and the controller is to forget its id."""
-    return dataclasses.replace(state, failed=tuple(f for f in state.failed if f.directory_id != directory_id))
+    return structs.replace(state, failed=tuple(f for f in state.failed if f.directory_id != directory_id))
 
 
 def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdPartition], now_ms: int) -> Failures:
@@ -149,7 +146,7 @@ def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdP
         if failure.directory_id != directory_id or found <= failure.misplaced:
             return failure
         deadline_ms = now_ms + state.timeout_ms if failure.settled else failure.deadline_ms
-        return dataclasses.replace(failure, misplaced=failure.misplaced | found, deadline_ms=deadline_ms)
+        return structs.replace(failure, misplaced=failure.misplaced | found, deadline_ms=deadline_ms)
 
     return _each(state, add)
 
@@ -157,7 +154,7 @@ def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdP
 def reported(state: Failures, directory_ids: Iterable[Uuid]) -> Failures:
     """A heartbeat that carried these directories was answered without error."""
     done = frozenset(directory_ids)
-    return _each(state, lambda f: dataclasses.replace(f, reported=True) if f.directory_id in done else f)
+    return _each(state, lambda f: structs.replace(f, reported=True) if f.directory_id in done else f)
 
 
 def forgotten(state: Failures, directory_ids: Iterable[Uuid], now_ms: int) -> Failures:
@@ -169,7 +166,7 @@ def forgotten(state: Failures, directory_ids: Iterable[Uuid], now_ms: int) -> Fa
         if failure.directory_id not in again or not failure.reported:
             return failure
         deadline_ms = now_ms + state.timeout_ms if failure.settled else failure.deadline_ms
-        return dataclasses.replace(failure, reported=False, deadline_ms=deadline_ms)
+        return structs.replace(failure, reported=False, deadline_ms=deadline_ms)
 
     return _each(state, rearm)
 
@@ -179,13 +176,13 @@ def placed(state: Failures, partitions: Iterable[TopicIdPartition]) -> Failures:
     done = frozenset(partitions)
     return _each(
         state,
-        lambda f: f if f.misplaced.isdisjoint(done) else dataclasses.replace(f, misplaced=f.misplaced - done),
+        lambda f: f if f.misplaced.isdisjoint(done) else structs.replace(f, misplaced=f.misplaced - done),
     )
 
 
 def resumed(state: Failures, decided_ms: int) -> Failures:
     """Failures after a time in which this process did not run: no deadline is decided before that moment."""
-    return _each(state, lambda f: dataclasses.replace(f, deadline_ms=max(f.deadline_ms, decided_ms)))
+    return _each(state, lambda f: structs.replace(f, deadline_ms=max(f.deadline_ms, decided_ms)))
 
 
 def decide(state: Failures, leads: Leads, now_ms: int) -> Stop | None:
@@ -226,4 +223,4 @@ def _overdue(failure: DirectoryFailure, leads: int | None, timeout_ms: int) -> s
 
 def _each(state: Failures, change: Callable[[DirectoryFailure], DirectoryFailure]) -> Failures:
     changed = tuple(change(f) for f in state.failed)
-    return state if changed == state.failed else dataclasses.replace(state, failed=changed)
+    return state if changed == state.failed else structs.replace(state, failed=changed)

@@ -14,13 +14,12 @@ and which assignment it is that does not get on: topic-partition, directory, err
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kjbod.ids import Uuid
 from kjbod.patience import Patience
-from kjbod.quick_dataclass import dataclass
 from kjbod_agent.assignments import NAMED_MS, Assignments, Outcome, Stuck
 from kjbod_agent.lifecycle import error_name
 from kjbod_host.log_lines import LogLine, error, info, warning

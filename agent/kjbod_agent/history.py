@@ -4,16 +4,16 @@ A history that does not contain what was applied proves no deletion (:attr:`kjbo
 what is missing in it is kept.
 """
 
-from dataclasses import asdict
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.log_lines import LogLine, error, warning
 
 
-@dataclass(frozen=True, slots=True)
-class Parted:
+class Parted(Struct, frozen=True):
     """The metadata of the cluster were lost or set back while this agent ran.
 
     Attributes:

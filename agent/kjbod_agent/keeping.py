@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+
 from kjbod.errors import KjbodError
 from kjbod.metadata.batches import RecordBatch, iter_batches
 from kjbod.metadata.fetching import Committed, Snapshot
@@ -27,7 +29,6 @@ from kjbod.metadata.kept_image import KeptHeader, KeptImageError, decode_in_step
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.records import UnknownRecord
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.crc32c import package_directory
 from kjbod_host.files.file_process import FileProcess
@@ -62,8 +63,7 @@ NEWER: Final = (
 _RECORDS_PER_STEP = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """State that an earlier process knew."""
 
     kept: Kept
@@ -71,8 +71,7 @@ class Start:
     kraft_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
+class _Records(Struct, frozen=True):
     """Batches on their way to the disk."""
 
     data: bytes
@@ -80,8 +79,7 @@ class _Records:
     kraft_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
+class _Checkpoint(Struct, frozen=True):
     """A snapshot on its way there."""
 
     id: SnapshotId
@@ -90,8 +88,7 @@ class _Checkpoint:
     """The log before it is not known to be of the same history: it is set aside, not removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Parted:
+class _Parted(Struct, frozen=True):
     """The log is of another history than the quorum's."""
 
     why: str

@@ -61,13 +61,13 @@ farewell carries only directories that are acknowledged already: fencing moves e
 reporting a directory as well would move them twice (leader epoch + 2, seen on 4.3.1).
 """
 
-import dataclasses
 import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec import Struct, field, structs
+
 from kjbod.ids import NO_CLUSTER_ID, Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,
@@ -161,8 +161,7 @@ REGISTRATION_REMEDIES: Final[Mapping[int, Remedy]] = {
 # ---------------------------------------------------------------------------------------------------------- what it is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """The broker's registration. All of it but ``log_dirs``, which are sorted on the way out, stays for the life of the
     process."""
 
@@ -176,8 +175,7 @@ class Identity:
     """Epoch that *all* directories' clean-shutdown files agree on, else -1 (KAFKA-18635)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Struct, frozen=True, kw_only=True):
     """The timeouts that matter here, with Kafka's keys and defaults."""
 
     heartbeat_interval_ms: int = 2000
@@ -188,8 +186,7 @@ class Timing:
     """For the whole controlled shutdown; less than systemd's 90 s before it kills."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
+class InFlight(Struct, frozen=True, kw_only=True):
     """The one request that waits for its answer."""
 
     serial: int
@@ -199,12 +196,11 @@ class InFlight:
     """Of a registration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lifecycle:
+class Lifecycle(Struct, frozen=True, kw_only=True):
     """All that :func:`step` knows. Times are monotonic milliseconds."""
 
     identity: Identity
-    timing: Timing = dataclasses.field(default_factory=Timing)
+    timing: Timing = field(default_factory=Timing)
     state: BrokerState = BrokerState.NOT_RUNNING
     features: tuple[BrokerRegistrationRequestFeature, ...] = ()
     registered: bool = False
@@ -252,25 +248,21 @@ class Lifecycle:
 # ------------------------------------------------------------------------------------------------------- what happened
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Begin: register."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """The time of :func:`wakeup_ms` has come, or any other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(Struct, frozen=True):
     """A time in which this process did not run: a stop signal, or a machine that stood still."""
 
     lost_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationAnswered:
+class RegistrationAnswered(Struct, frozen=True):
     """The controller's answer to a registration."""
 
     serial: int
@@ -280,8 +272,7 @@ class RegistrationAnswered:
     """Why this agent cannot be registered, as far as the metadata tell; None: they do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswered:
+class HeartbeatAnswered(Struct, frozen=True):
     """The controller's answer to a heartbeat."""
 
     serial: int
@@ -291,55 +282,47 @@ class HeartbeatAnswered:
     should_shut_down: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
+class RequestFailed(Struct, frozen=True):
     """No answer: timeout, disconnect, no controller known, no common version."""
 
     serial: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerFound:
+class ControllerFound(Struct, frozen=True):
     """Another controller than the one so far is the leader of the quorum; its supported features decide what the
     registration lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class FeaturesKnown:
+class FeaturesKnown(Struct, frozen=True):
     """Features to list in registrations from now on."""
 
     features: tuple[BrokerRegistrationRequestFeature, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataApplied:
+class MetadataApplied(Struct, frozen=True):
     """The metadata image has been brought to this offset."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryFailed:
+class DirectoryFailed(Struct, frozen=True):
     """A log directory is offline, until it is added again (:class:`RegisterAgain`)."""
 
     directory_id: Uuid
 
 
-@dataclass(frozen=True, slots=True)
-class Cordoned:
+class Cordoned(Struct, frozen=True):
     """The directories that take no new replicas; None: the cluster does not know of cordons."""
 
     directory_ids: tuple[Uuid, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyToUnfence:
+class ReadyToUnfence(Struct, frozen=True):
     """The replicas are where the metadata say they are: no more reason to be fenced."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterAgain:
+class RegisterAgain(Struct, frozen=True):
     """The controller has a registration without what it should hold: directories before they were supported
     (``BrokerRegistrationTracker``), or those that were added since."""
 
@@ -349,15 +332,13 @@ class RegisterAgain:
     """Those of them that had failed and are well again."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeginShutdown:
+class BeginShutdown(Struct, frozen=True):
     """Stop; give the leaders away first if ``controlled`` and running."""
 
     controlled: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
+class Halt(Struct, frozen=True):
     """Stop now, whatever is in flight."""
 
     reason: str
@@ -385,8 +366,7 @@ Event = (
 # ---------------------------------------------------------------------------------------------------------- what to do
 
 
-@dataclass(frozen=True, slots=True)
-class SendRegistration:
+class SendRegistration(Struct, frozen=True):
     """Send it; come back with :class:`RegistrationAnswered` or :class:`RequestFailed`."""
 
     serial: int
@@ -394,8 +374,7 @@ class SendRegistration:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeartbeat:
+class SendHeartbeat(Struct, frozen=True):
     """Send it; come back with :class:`HeartbeatAnswered` or :class:`RequestFailed`. ``news`` are the directories in it
     that the controller has not acknowledged."""
 
@@ -405,57 +384,48 @@ class SendHeartbeat:
     news: tuple[Uuid, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SendFarewell:
+class SendFarewell(Struct, frozen=True):
     """Send it if that can be done at once; nobody waits long for the answer."""
 
     request: BrokerHeartbeatRequest
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetController:
+class ForgetController(Struct, frozen=True):
     """The connection or the controller behind it is of no use: look for the leader again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(Struct, frozen=True):
     """The controller knows this incarnation under this epoch, with these directories."""
 
     broker_epoch: int
     log_dirs: tuple[Uuid, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CaughtUp:
+class CaughtUp(Struct, frozen=True):
     """For the first time the controller calls the metadata caught up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unfenced:
+class Unfenced(Struct, frozen=True):
     """The broker may lead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fenced:
+class Fenced(Struct, frozen=True):
     """The broker may not lead any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineAcknowledged:
+class OfflineAcknowledged(Struct, frozen=True):
     """The controller acknowledged these failed directories, for the first time since the registration."""
 
     directory_ids: tuple[Uuid, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineForgotten:
+class OfflineForgotten(Struct, frozen=True):
     """A new registration has revived these failed directories at the controller."""
 
     directory_ids: tuple[Uuid, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """A request was answered with an error, or not at all. For the log."""
 
     heartbeat: bool
@@ -474,8 +444,7 @@ class Ending(enum.Enum):
     HALTED = "halted"
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """Nothing more will be sent. ``reason`` is one line for a person."""
 
     ending: Ending
@@ -519,14 +488,14 @@ def wakeup_ms(life: Lifecycle) -> int | None:
 
 def _move(life: Lifecycle, trigger: Trigger) -> Lifecycle:
     state = TRANSITIONS.get((life.state, trigger), life.state)
-    return life if state is life.state else dataclasses.replace(life, state=state)
+    return life if state is life.state else structs.replace(life, state=state)
 
 
 def _end(life: Lifecycle, ending: Ending, reason: str, trigger: Trigger = Trigger.END) -> Step:
     moved = _move(life, trigger)
     if moved.state is life.state:
         return life, ()
-    ended = dataclasses.replace(moved, in_flight=None, next_send_ms=None, deadline_ms=None, news=False)
+    ended = structs.replace(moved, in_flight=None, next_send_ms=None, deadline_ms=None, news=False)
     return ended, (Stopped(ending, reason),)
 
 
@@ -547,7 +516,7 @@ def _send(life: Lifecycle) -> Step:
         offline=life.offline if life.registered else (),
         log_dirs=() if life.registered else life.identity.log_dirs,
     )
-    sent = dataclasses.replace(life, serial=serial, in_flight=in_flight, next_send_ms=None, news=False)
+    sent = structs.replace(life, serial=serial, in_flight=in_flight, next_send_ms=None, news=False)
     timeout_ms = life.timing.heartbeat_interval_ms
     if life.registered:
         return sent, (SendHeartbeat(serial, _heartbeat(life), timeout_ms, life.unrecorded),)
@@ -587,20 +556,20 @@ def _soon(life: Lifecycle) -> Step:
     if not life.active:
         return life, ()
     if life.in_flight is not None:
-        return dataclasses.replace(life, news=True), ()
+        return structs.replace(life, news=True), ()
     return _send(life)
 
 
 def _failed(life: Lifecycle, reason: str, now_ms: int, *, forget: bool, refused: bool = True) -> Step:
     heartbeat = life.in_flight is not None and life.in_flight.heartbeat
-    failed = dataclasses.replace(
+    failed = structs.replace(
         life, in_flight=None, news=False, failures=life.failures + 1, trouble=reason, refused=refused
     )
     retry_ms = _retry_ms(failed)
     effects: Effects = (Rejected(heartbeat, reason, retry_ms),)
     if forget:
         effects = (*effects, ForgetController())
-    return dataclasses.replace(failed, next_send_ms=now_ms + retry_ms), effects
+    return structs.replace(failed, next_send_ms=now_ms + retry_ms), effects
 
 
 def is_in_flight(life: Lifecycle, serial: int) -> bool:
@@ -612,7 +581,7 @@ def _on_start(life: Lifecycle, _event: Start, now_ms: int) -> Step:
     started = _move(life, Trigger.START)
     if started.state is life.state:
         return life, ()
-    return _send(dataclasses.replace(started, deadline_ms=now_ms + life.timing.registration_timeout_ms))
+    return _send(structs.replace(started, deadline_ms=now_ms + life.timing.registration_timeout_ms))
 
 
 def _on_time(life: Lifecycle, _event: TimePassed, now_ms: int) -> Step:
@@ -640,7 +609,7 @@ def _on_pause(life: Lifecycle, event: Paused, _now_ms: int) -> Step:
     service manager."""
     if life.deadline_ms is None or life.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
         return life, ()
-    return dataclasses.replace(life, deadline_ms=life.deadline_ms + event.lost_ms), ()
+    return structs.replace(life, deadline_ms=life.deadline_ms + event.lost_ms), ()
 
 
 def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) -> Step:
@@ -652,7 +621,7 @@ def _on_registration(life: Lifecycle, event: RegistrationAnswered, now_ms: int) 
         deadline_ms = life.deadline_ms if life.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN else None
         revived = tuple(d for d in life.offline if d in life.recorded)
         registered, effects = _send(
-            dataclasses.replace(
+            structs.replace(
                 life,
                 registered=current,  # else it is sent once more, with what was added meanwhile
                 broker_epoch=event.broker_epoch,
@@ -684,7 +653,7 @@ def _on_heartbeat(life: Lifecycle, event: HeartbeatAnswered, now_ms: int) -> Ste
     reason = f"heartbeat answered {error_name(event.error_code)}"
     failed, effects = _failed(life, reason, now_ms, forget=remedy is Remedy.REDISCOVER)
     if remedy is Remedy.REGISTER:
-        failed = dataclasses.replace(failed, registered=False)
+        failed = structs.replace(failed, registered=False)
         if failed.failures == 1:
             # At once the first time only: a registration that is accepted and a heartbeat that is not must not spin.
             again, more = _send(failed)
@@ -695,7 +664,7 @@ def _on_heartbeat(life: Lifecycle, event: HeartbeatAnswered, now_ms: int) -> Ste
 def _on_good_heartbeat(life: Lifecycle, event: HeartbeatAnswered, now_ms: int) -> Step:
     assert life.in_flight is not None
     news = tuple(d for d in life.in_flight.offline if d in life.unrecorded)
-    after = dataclasses.replace(
+    after = structs.replace(
         life,
         in_flight=None,
         failures=0,
@@ -718,11 +687,11 @@ def _on_good_heartbeat(life: Lifecycle, event: HeartbeatAnswered, now_ms: int) -
         if event.should_shut_down:
             ended, stop = _end(after, Ending.GRANTED, "the controller granted the shutdown", Trigger.GRANTED)
             return ended, (*effects, *stop)
-        after = dataclasses.replace(after, refusals=life.refusals + 1)
+        after = structs.replace(after, refusals=life.refusals + 1)
     if after.news:
         sent, more = _send(after)
         return sent, (*effects, *more)
-    return dataclasses.replace(after, next_send_ms=now_ms + _pace_ms(life, after)), tuple(effects)
+    return structs.replace(after, next_send_ms=now_ms + _pace_ms(life, after)), tuple(effects)
 
 
 def _pace_ms(before: Lifecycle, after: Lifecycle) -> int:
@@ -747,21 +716,21 @@ def _on_controller(life: Lifecycle, _event: ControllerFound, _now_ms: int) -> St
     if not life.active or (life.in_flight is None and life.failures == 0):
         return life, ()
     # What was asked of the old controller may never be answered; its serial number is void from here on.
-    return _send(dataclasses.replace(life, in_flight=None))
+    return _send(structs.replace(life, in_flight=None))
 
 
 def _on_features(life: Lifecycle, event: FeaturesKnown, _now_ms: int) -> Step:
-    return dataclasses.replace(life, features=event.features), ()
+    return structs.replace(life, features=event.features), ()
 
 
 def _on_metadata(life: Lifecycle, event: MetadataApplied, _now_ms: int) -> Step:
-    return dataclasses.replace(life, metadata_offset=event.offset), ()
+    return structs.replace(life, metadata_offset=event.offset), ()
 
 
 def _on_directory(life: Lifecycle, event: DirectoryFailed, _now_ms: int) -> Step:
     if event.directory_id in life.offline:
         return life, ()
-    failed = dataclasses.replace(life, offline=(*life.offline, event.directory_id))
+    failed = structs.replace(life, offline=(*life.offline, event.directory_id))
     # Before the registration is through there is nobody to tell; the heartbeat that follows it carries the directory.
     return _soon(failed) if life.registered else (failed, ())
 
@@ -769,29 +738,29 @@ def _on_directory(life: Lifecycle, event: DirectoryFailed, _now_ms: int) -> Step
 def _on_cordon(life: Lifecycle, event: Cordoned, _now_ms: int) -> Step:
     if event.directory_ids == life.cordoned:
         return life, ()
-    changed = dataclasses.replace(life, cordoned=event.directory_ids)
+    changed = structs.replace(life, cordoned=event.directory_ids)
     return _soon(changed) if life.registered and life.ready_to_unfence else (changed, ())
 
 
 def _on_ready(life: Lifecycle, _event: ReadyToUnfence, _now_ms: int) -> Step:
     if life.ready_to_unfence:
         return life, ()
-    ready = dataclasses.replace(life, ready_to_unfence=True)
+    ready = structs.replace(life, ready_to_unfence=True)
     return _soon(ready) if life.registered else (ready, ())
 
 
 def _on_register_again(life: Lifecycle, event: RegisterAgain, _now_ms: int) -> Step:
     if event.log_dirs is not None:
         kept = frozenset(event.log_dirs) - event.revived
-        life = dataclasses.replace(
+        life = structs.replace(
             life,
-            identity=dataclasses.replace(life.identity, log_dirs=event.log_dirs),
+            identity=structs.replace(life.identity, log_dirs=event.log_dirs),
             offline=tuple(d for d in life.offline if d in kept),
             recorded=life.recorded & kept,
         )
     if not life.registered:
         return life, ()
-    return _soon(dataclasses.replace(life, registered=False))
+    return _soon(structs.replace(life, registered=False))
 
 
 def _on_shutdown(life: Lifecycle, event: BeginShutdown, now_ms: int) -> Step:
@@ -800,7 +769,7 @@ def _on_shutdown(life: Lifecycle, event: BeginShutdown, now_ms: int) -> Step:
     silent = life.answered_ms is None or now_ms - life.answered_ms >= life.timing.session_timeout_ms
     if life.state is not BrokerState.RUNNING or not event.controlled or silent:
         return _end(life, Ending.UNCONTROLLED, "asked to stop", Trigger.END)
-    stopping = dataclasses.replace(
+    stopping = structs.replace(
         _move(life, Trigger.STOP), deadline_ms=now_ms + life.timing.controlled_shutdown_timeout_ms, refusals=0
     )
     return _soon(stopping)
@@ -810,7 +779,7 @@ def _on_halt(life: Lifecycle, event: Halt, _now_ms: int) -> Step:
     ended, effects = _end(life, Ending.HALTED, event.reason)
     if not effects or not life.registered:
         return ended, effects
-    farewell = dataclasses.replace(
+    farewell = structs.replace(
         _heartbeat(life),
         want_fence=True,
         want_shut_down=True,

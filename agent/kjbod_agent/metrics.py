@@ -12,15 +12,14 @@ has it (``kafka.server:type=KafkaServer``), as Kafka 3.7 to 4.x has it
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Final
 
+from msgspec import Struct, field
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kjbod.metrics.certificates import ends_of_certificates
 from kjbod.metrics.mbeans import MBean, Reading, families
-from kjbod.quick_dataclass import dataclass
 from kjbod_agent.moves.machine import ENDS, State
 from kjbod_host.health.state import Health
 from kjbod_host.metrics import Disk, directory_gauge, disk_series, health_series
@@ -64,8 +63,7 @@ MBEANS: Final = (
 """All MBeans of Kafka's whose series the agent has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(Struct, frozen=True, kw_only=True):
     """A move of a replica between two directories."""
 
     topic: str
@@ -79,8 +77,7 @@ class Move:
     bytes_per_second: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """The agent at one moment."""
 
     broker_state: int

@@ -10,14 +10,15 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import field
+from msgspec.structs import replace
 
 from kjbod import __version__
 from kjbod.clock import Clock
 from kjbod.fleet.schema import EventKind
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard import words
 from kjbod_guard.actions import Done
 from kjbod_guard.ladder import KafkaView, Would
@@ -101,7 +102,6 @@ class Audit:
             self._waiting -= 1
 
 
-@dataclass(slots=True)
 class Account(Reporter):
     """Reports what a guard sees, and what it would do."""
 

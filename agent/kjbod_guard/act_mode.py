@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Leader
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.channel import Security
 from kjbod.wire.client import opened_with
 from kjbod_guard import canary, journal, redundancy, stuck
@@ -47,8 +48,7 @@ class NoJournalError(KjbodError):
     """The journal of the guard before this one cannot be used."""
 
 
-@dataclass(slots=True)
-class _Scribe:
+class _Scribe(Struct):
     """Journal, log and audit of what is done."""
 
     path: Path
@@ -108,8 +108,7 @@ async def _prepared(security: Security) -> None:
         await security.mechanism("", timeout_ms=SECURITY_TIMEOUT_MS)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Knowledge of the broker's process.
 
     Attributes:

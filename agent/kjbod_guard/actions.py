@@ -5,12 +5,12 @@ them (:class:`Controllers`). Both answer with a :class:`Done`, whatever happens:
 does not end within its deadline is something that the escalation goes on from, never an exception.
 """
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 REQUEST_PARTITIONS_MAX: Final = 1_000
 """Partitions in one request to a controller."""
@@ -49,7 +49,7 @@ class Outcome(StrEnum):
     """Not tried: what it was asked for is not this broker's, or the right to do it is missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Outcome of an action.
 
@@ -64,8 +64,8 @@ class Done:
     outcome: Outcome
     reason: str = ""
     took_ms: int = 0
-    refused: Mapping[Name, str] = field(default_factory=dict)
-    changed: int | None = field(default=None, compare=False)
+    refused: Mapping[Name, str] = dataclasses.field(default_factory=dict)
+    changed: int | None = dataclasses.field(default=None, compare=False)
 
     @property
     def happened(self) -> bool:
@@ -98,8 +98,7 @@ def summed(answers: Sequence[Mapping[Name, Done]]) -> Done:
     return Done(outcome=outcome, reason=reason, took_ms=took_ms, refused=refused, changed=changed)
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(Struct, frozen=True):
     """A thread of the broker that waits uninterruptibly.
 
     Attributes:

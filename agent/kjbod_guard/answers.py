@@ -1,10 +1,13 @@
 """The guard's answers on the control socket (:mod:`kjbod.runtime.control_socket`)."""
 
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
+
+from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from kjbod import __version__
 from kjbod.runtime.control_socket import ControlError, Handler
@@ -157,7 +160,7 @@ class Answers:
             },
             "evicted": None if now.counters is None else now.counters.evicted,
             "demoted": None if acting is None else len(acting.core.journal.demoted),
-            "needs": None if now.needs is None else asdict(now.needs),
+            "needs": None if now.needs is None else dataclasses.asdict(now.needs),
             "refused": list(now.refused),
             "suspects": list(now.suspects),
             "broker_epoch": now.broker_epoch,
@@ -169,7 +172,7 @@ class Answers:
             "certificates": now.certificates.as_json(),
             "metadata_offset": now.metadata_offset,
             "metadata_version": now.metadata_version,
-            "processes": None if usage is None else asdict(usage),
+            "processes": None if usage is None else to_builtins(usage),
             "directories": list(now.directories),
         }
 

@@ -24,9 +24,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.ids import NO_CLUSTER_ID, Uuid, is_agent_incarnation
 from kjbod.meta_properties import MetaProperties, format_command, parse_meta_properties, trouble_with
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard.observing import Observed
 from kjbod_host.storage.api import LoadedDirectory
 
@@ -42,8 +43,7 @@ COMPARED_KEYS: Final = (*DECISIVE_KEYS, "inter.broker.listener.name", "listener.
 # ------------------------------------------------------------------------------------------------------ the directories
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(Struct, frozen=True):
     """A directory of this broker."""
 
     path: str
@@ -52,8 +52,7 @@ class Owned:
     loaded: LoadedDirectory
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(Struct, frozen=True):
     """The directories that were read: those of this broker, and why the others are not its, by path."""
 
     owned: Mapping[str, Owned]
@@ -124,8 +123,7 @@ def moved(before: Mapping[str, Uuid], owned: Iterable[Owned]) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------- the broker
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """The process that holds ``.lock`` of a directory.
 
     Attributes:

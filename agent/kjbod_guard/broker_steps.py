@@ -28,11 +28,12 @@ only while the other voters have a majority (:mod:`.majority`).
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.budget import FENCE_AGAIN_MS
 from kjbod_guard.effects import Cut, Destroy, Effect, Fence, Kill, Move, Reset, Unreset
@@ -64,8 +65,7 @@ class State(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """The broker.
 
     Attributes:
@@ -99,8 +99,7 @@ class Standing:
     under_way: Effect | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """Knowledge of the broker at one moment.
 
     Attributes:

@@ -24,8 +24,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard import suspects
 from kjbod_guard.copies import copies, need
 from kjbod_guard.observing import Key, Observed, Placed
@@ -130,8 +131,7 @@ def why_not_evict(observed: Observed, key: Key, static_min_isr: int, known: Mapp
     return "fewer other copies in sync than min.insync.replicas" if others < wanted else None
 
 
-@dataclass(frozen=True, slots=True)
-class Evictions:
+class Evictions(Struct, frozen=True):
     """Partitions of a directory that the broker may leave.
 
     Attributes:
@@ -241,8 +241,7 @@ def is_back(now: Placed, before: tuple[int, ...], broker_id: int) -> bool:
 # --------------------------------------------------------------------------------------------------------------- fence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FenceCase:
+class FenceCase(Struct, frozen=True, kw_only=True):
     """A broker, and what its end would cost.
 
     Attributes:

@@ -6,10 +6,10 @@ that is crippled by a disk goes on answering, and its offset stands while the qu
 :mod:`.canary_asking` asks.
 """
 
-from dataclasses import replace
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 EVERY_MS: Final = 1_000
 """From one question to the next, while in doubt."""
@@ -19,8 +19,7 @@ STANDING_MS: Final = 5_000
 """A broker that has not applied for so long what the quorum has committed stands."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Canary:
+class Canary(Struct, frozen=True, kw_only=True):
     """Answers of a broker, and the ones that it owes.
 
     Attributes:

@@ -11,11 +11,12 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.endpoints import Listener
 from kjbod.errors import ConfigError, ProtocolError
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.channel import NO_SECURITY, Security
 from kjbod.security.keys import PLAINTEXT, SASL_PLAINTEXT
 from kjbod.security.opening import of_brokers
@@ -31,8 +32,7 @@ LATE_MS: Final = 250
 """A question that took so much longer than it may was asked by a process that stood still itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A listener of a broker that can be asked.
 
     Attributes:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.config import Config
 from kjbod.config.keys import settings
@@ -25,7 +27,6 @@ from kjbod.metadata.fetching import Committed, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.permissions import DENIED, explain, user_name
 from kjbod.printable import printable
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.control_socket import ControlClient
 from kjbod.security.channel import EXPIRES_SOON, Security
 from kjbod.security.stores import why_empty_for_java
@@ -97,8 +98,7 @@ FOR_JAVA: Final = (
 ACT_DROP_IN: Final = "systemd/examples/kjbod-guard.service.d/act.conf"
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A line of the check.
 
     Attributes:
@@ -123,8 +123,7 @@ def main(config_path: Path, own_path: Path | None) -> list[Item]:
     return asyncio.run(_Check(config, os.path.realpath(config_path), standing, SystemClock(), system_random()).run())
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
+class _Standing(Struct, frozen=True):
     """Standing of a guard that acts, if who asks started it.
 
     Attributes:

@@ -29,8 +29,9 @@ that were deleted are not in the metadata, and count no more.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard.observing import Key, Observed, Placed
 from kjbod_guard.suspects import Suspects, current
 
@@ -38,8 +39,7 @@ _ANYWHERE: Final = frozenset({LOST, MIGRATING, UNASSIGNED})
 """Directories of replicas that may lie in any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """Partitions in directories that do not have enough copies elsewhere.
 
     Attributes:

@@ -29,13 +29,14 @@ After the effect it calls :meth:`GuardCore.came_of`. The shell decides nothing.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard import (
     broker_steps,
     directory_steps,
@@ -79,8 +80,7 @@ class Part(StrEnum):
     BROKER = "broker"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """An effect that is to be carried out.
 
     Attributes:
@@ -102,8 +102,7 @@ class Task:
     added: tuple[Key, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """Outcome of a look at everything.
 
     Attributes:

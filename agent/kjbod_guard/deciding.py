@@ -6,10 +6,11 @@ shown a directory online, and whether a partition had too few copies since the f
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard import majority, suspecting, suspects
 from kjbod_guard.budget import (
     ANSWERED_MS,
@@ -38,8 +39,7 @@ METADATA_BESIDE = "the metadata log lies on its file system as well"
 _ANSWERS_ERRORS = frozenset({Cause.ERROR, Cause.REPEATED_ERRORS, Cause.MOUNT})
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """State of the guard that its decisions depend on.
 
     Attributes:
@@ -57,8 +57,7 @@ class Known:
     last_fence: tuple[int, int] | None = None
 
 
-@dataclass(slots=True)
-class Deciding:
+class Deciding(Struct):
     """Decisions about the directories, and the memory of what only time tells."""
 
     site: Site

@@ -46,11 +46,12 @@ report, and nothing is written between them.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from kjbod_guard import slow_steps
 from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.budget import EVICT_WITHIN_MS
@@ -99,8 +100,7 @@ RELEASED: Final = "released"
 ANSWERED: Final = "its disk answered after the report: restart the broker to use it again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """A directory on the escalation.
 
     Attributes:
@@ -138,8 +138,7 @@ class Standing:
         return self.seen_online and self.epoch == epoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """Knowledge of a directory at one moment.
 
     Attributes:
@@ -434,7 +433,7 @@ def _well(standing: Standing, now_ms: int) -> Standing:
 
 
 def _at(standing: Standing, state: State, now_ms: int, reason: str = "", **changes: object) -> Standing:
-    return replace(standing, state=state, since_ms=now_ms, reason=reason, **changes)  # type: ignore[arg-type]
+    return replace(standing, state=state, since_ms=now_ms, reason=reason, **changes)
 
 
 def _do(standing: Standing, state: State, effect: Effect, now_ms: int) -> Move[Standing]:

@@ -4,15 +4,15 @@ Each is safe to be done twice, since a guard that is killed between the audit's 
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import fields
+
 from kjbod_guard.observing import Key
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True):
     """A means, and what it is for."""
 
     @property
@@ -25,29 +25,25 @@ class Effect:
         return {one.name: _told(getattr(self, one.name)) for one in fields(self)}
 
 
-@dataclass(frozen=True, slots=True)
-class Cut(Effect):
+class Cut(Effect, frozen=True):
     """Shut the file system of a log directory down."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mask(Effect):
+class Mask(Effect, frozen=True):
     """Mount something read-only over a log directory."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unmask(Effect):
+class Unmask(Effect, frozen=True):
     """Take that mount away."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect(Effect):
+class Suspect(Effect, frozen=True):
     """Write into the metadata log which directories are suspected (:mod:`.suspects`); none: all of the broker."""
 
     epoch: int
@@ -55,13 +51,11 @@ class Suspect(Effect):
     mark: str
 
 
-@dataclass(frozen=True, slots=True)
-class Trust(Effect):
+class Trust(Effect, frozen=True):
     """Remove that record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report(Effect):
+class Report(Effect, frozen=True):
     """Tell the controller in the broker's name that a directory is offline, with all on its file system where that is
     to be shut down."""
 
@@ -70,8 +64,7 @@ class Report(Effect):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Evict(Effect):
+class Evict(Effect, frozen=True):
     """Take the broker out of the replica lists of partitions; ``before``: their lists as they are."""
 
     path: str
@@ -79,8 +72,7 @@ class Evict(Effect):
     before: Mapping[Key, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Restore(Effect):
+class Restore(Effect, frozen=True):
     """Put the broker back where it was in them; ``before``: the lists as they were."""
 
     path: str
@@ -88,8 +80,7 @@ class Restore(Effect):
     before: Mapping[Key, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Demote(Effect):
+class Demote(Effect, frozen=True):
     """Have other replicas lead partitions: their lists in another order, and an election of the preferred leaders;
     ``before``: the lists as they are, ``after``: as they are to be."""
 
@@ -99,8 +90,7 @@ class Demote(Effect):
     after: Mapping[Key, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Promote(Effect):
+class Promote(Effect, frozen=True):
     """Put their order back, and elect the preferred leaders; ``before``: the lists as they were."""
 
     path: str
@@ -108,30 +98,25 @@ class Promote(Effect):
     before: Mapping[Key, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Kill(Effect):
+class Kill(Effect, frozen=True):
     """SIGKILL for the broker."""
 
     epoch: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reset(Effect):
+class Reset(Effect, frozen=True):
     """New packets to the broker's ports are answered with a TCP reset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreset(Effect):
+class Unreset(Effect, frozen=True):
     """New packets are treated as before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Destroy(Effect):
+class Destroy(Effect, frozen=True):
     """Established connections of the broker's ports are destroyed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fence(Effect):
+class Fence(Effect, frozen=True):
     """Tell the controller in the broker's name to fence it."""
 
     epoch: int
@@ -140,8 +125,7 @@ class Fence(Effect):
 Standing = TypeVar("Standing")
 
 
-@dataclass(frozen=True, slots=True)
-class Move(Generic[Standing]):
+class Move(Struct, Generic[Standing], frozen=True):
     """Outcome of a look at a directory, its leadership or the broker: where it stands, at most one effect, and when to
     look again, if not before."""
 

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_guard.binding import Owned
 from kjbod_host.storage.api import DirectoryTimeout, Survey
 
@@ -10,8 +11,7 @@ if TYPE_CHECKING:
     from kjbod_guard.recalling import Unread
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
     """A configured directory.
 
     Attributes:

@@ -22,7 +22,8 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_guard.directory_steps import Standing, is_released
 from kjbod_guard.ladder import Step, Would
 from kjbod_host.health.state import Health
@@ -46,8 +47,7 @@ class State(StrEnum):
     LEFT = "left"
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """A directory for a broker that is about to start.
 
     Attributes:
@@ -119,8 +119,7 @@ def _failed(path: str, standing: Standing | None, would: Would, *, masks: bool) 
 # ------------------------------------------------------------------------------------------------- who asks the guard
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """The guard's answer, for who asked.
 
     Attributes:

@@ -9,11 +9,12 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final, cast
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from kjbod.clock import Clock
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard import helper, helper_requests, stuck
 from kjbod_guard.actions import Done, Outcome, Thread, Verb
 from kjbod_host import helpers
@@ -25,8 +26,7 @@ GRACE_MS: Final = 500
 LINE_BYTES_MAX: Final = 4 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """Facts that a helper is told at its start: what it may touch.
 
     Attributes:
@@ -48,8 +48,7 @@ class Facts:
     broker: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Frozen:
+class Frozen(Struct, frozen=True):
     """State of a directory as a helper has frozen it.
 
     Attributes:
@@ -65,8 +64,7 @@ class Frozen:
     masked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """A helper that has been started and was told nothing yet."""
 
     pid: int

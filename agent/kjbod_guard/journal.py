@@ -7,12 +7,13 @@ eviction until they are restored, or until somebody else has changed them.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard import broker_steps, directory_steps
 from kjbod_guard.budget import EVICT_WITHIN_MS
 from kjbod_guard.effects import Destroy, Effect, Fence, Kill, Reset
@@ -27,8 +28,7 @@ class JournalError(KjbodError):
     """A journal that cannot be read: it was changed by somebody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evicted:
+class Evicted(Struct, frozen=True):
     """A partition that the broker was taken out of, or is about to be.
 
     Attributes:
@@ -44,8 +44,7 @@ class Evicted:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Demoted:
+class Demoted(Struct, frozen=True):
     """A partition whose list was put in another order, or is about to be.
 
     Attributes:
@@ -61,8 +60,7 @@ class Demoted:
     after: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
+class Journal(Struct, frozen=True, kw_only=True):
     """Memory of a guard.
 
     Attributes:

@@ -61,11 +61,12 @@ Where the step is more than may be done now it is ``wait``, with the reason. A g
 does nothing; a guard in mode act does it (:mod:`.directory_steps`, :mod:`.broker_steps`).
 """
 
-from dataclasses import field
+import dataclasses
 from enum import StrEnum
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host.health.state import Cause, Health
 
 CUT_FILE_SYSTEMS: Final = frozenset({"ext4", "xfs"})
@@ -95,8 +96,7 @@ class Step(StrEnum):
     DEMOTE = "demote"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """A log directory, and what its fate depends on.
 
     Attributes:
@@ -162,13 +162,13 @@ class Case:
     incomplete: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Would:
     """A step and why it is this one; ``waits``: what it waits for, in a word of :data:`WAITS_FOR`."""
 
     step: Step
     reason: str = ""
-    waits: str = field(default="", compare=False)
+    waits: str = dataclasses.field(default="", compare=False)
 
 
 WAITS_FOR: Final = ("time", "host", "helper", "controller", "copies", "budget", "fence", "last")

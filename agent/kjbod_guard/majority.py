@@ -17,10 +17,11 @@ nodes that are controllers one is fenced at a time (:mod:`.deciding`).
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from kjbod.wire.error_codes import ErrorCode, name_of
 from kjbod.wire.messages import DescribeQuorumResponse, DescribeQuorumResponsePartition
 
@@ -32,8 +33,7 @@ UNDECIDED_MS: Final = 3_000
 _ALSO: Final = "this node is a controller too"
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(Struct, frozen=True):
     """A voter, as the leader has described it.
 
     Attributes:
@@ -47,8 +47,7 @@ class Voter:
     keeps_up: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Quorum:
+class Quorum(Struct, frozen=True):
     """The quorum, from the answers up to now.
 
     Attributes:

@@ -13,9 +13,12 @@ The rules are those of :mod:`kjbod.metadata.image`. A change of a partition that
 this broker a replica: who leads it is not known then, but it is somebody else, who has been a replica before.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kjbod.ids import MIGRATING, Uuid
 from kjbod.metadata import versions
@@ -45,7 +48,6 @@ from kjbod.metadata.records import (
     UnregisterBrokerRecord,
     UnregisterControllerRecord,
 )
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard import suspects
 from kjbod_guard.ladder import KafkaView
 from kjbod_guard.suspects import Suspects
@@ -65,8 +67,7 @@ Key = tuple[Uuid, int]
 """Topic id and number of a partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A replica of the broker, or one that was.
 
     Attributes:
@@ -102,8 +103,7 @@ class Placed:
         return found.get(broker_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(Struct, frozen=True):
     """Another broker.
 
     Attributes:
@@ -128,15 +128,14 @@ class Neighbour:
         return bool(self.log_dirs) and self.log_dirs <= self.cordoned_dirs
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """Replicas in a directory."""
 
     led: int = 0
     followed: int = 0
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Observed:
     """Knowledge of one broker, from the log.
 
@@ -174,22 +173,22 @@ class Observed:
     came: bool = False
     registration: BrokerRegistration | None = None
     metadata_version: int = versions.MINIMUM
-    topics: dict[Uuid, str] = field(default_factory=dict)
-    partitions: dict[Key, Placed] = field(default_factory=dict)
+    topics: dict[Uuid, str] = dataclasses.field(default_factory=dict)
+    partitions: dict[Key, Placed] = dataclasses.field(default_factory=dict)
     evicted: frozenset[Key] = frozenset()
-    others: dict[Key, Placed] = field(default_factory=dict)
-    neighbours: dict[int, Neighbour] = field(default_factory=dict)
-    controllers: dict[int, int] = field(default_factory=dict)
-    suspects: dict[int, Suspects] = field(default_factory=dict)
+    others: dict[Key, Placed] = dataclasses.field(default_factory=dict)
+    neighbours: dict[int, Neighbour] = dataclasses.field(default_factory=dict)
+    controllers: dict[int, int] = dataclasses.field(default_factory=dict)
+    suspects: dict[int, Suspects] = dataclasses.field(default_factory=dict)
     trusted: tuple[int, int] | None = None
-    min_isr: dict[str, int] = field(default_factory=dict)
-    min_isr_of_brokers: dict[str, int] = field(default_factory=dict)
+    min_isr: dict[str, int] = dataclasses.field(default_factory=dict)
+    min_isr_of_brokers: dict[str, int] = dataclasses.field(default_factory=dict)
     known_ms: int | None = None
     now_ms: int = 0
-    revision: int = field(default=0, compare=False)
-    newer: Newer = field(default_factory=Newer)
+    revision: int = dataclasses.field(default=0, compare=False)
+    newer: Newer = dataclasses.field(default_factory=Newer)
     _pending: list[tuple[int, Record]] | None = None
-    _in_transaction: Newer = field(default_factory=Newer)
+    _in_transaction: Newer = dataclasses.field(default_factory=Newer)
     """Records of types that nobody knows, among those that are held back."""
     _from_start: bool = False
     _began_ms: int = 0

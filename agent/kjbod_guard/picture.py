@@ -5,8 +5,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.certificates import NO_CERTIFICATES, Certificates
 from kjbod_guard.binding import Owned
 from kjbod_guard.directory_steps import Standing
@@ -25,8 +26,7 @@ UNWATCHED: Final = "unreadable"
 """State of a directory that is not watched, in the words of an agent and of the fleet report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionCounters:
+class ActionCounters(Struct, frozen=True, kw_only=True):
     """Actions of a guard that acts, and its rights, at one moment.
 
     Attributes:
@@ -48,8 +48,7 @@ class ActionCounters:
     evicted_since_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Picture(Struct, frozen=True, kw_only=True):
     """The guard at one moment; what nobody knows is None.
 
     Attributes:

@@ -28,13 +28,14 @@ mount table of process 1, and those of this process only where that cannot be re
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from kjbod.documents import int_of, parse_document, text_of
 from kjbod.errors import KjbodError
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.health.mounts import Mount, mount_of
 from kjbod_host.storage.api import DirectoryTimeout, LoadedDirectory, MountIdentity, Survey
 
@@ -56,8 +57,7 @@ class DamagedError(KjbodError):
     """A memory that cannot be read: it was changed by somebody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """The mount that a directory lies on, as mount tables and sysfs show it.
 
     Attributes:
@@ -92,8 +92,7 @@ class Place:
         return same_id and replace(self, mount_id=0, host_id=None) == replace(now, mount_id=0, host_id=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Struct, frozen=True):
     """A directory as it was last read.
 
     Attributes:
@@ -109,8 +108,7 @@ class Remembered:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Directories by path, of one boot of the host."""
 
     node: int

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod.config import Config

@@ -4,12 +4,13 @@ An eviction makes replica lists shorter, so Kafka's own count of under-replicate
 missing. The guard shows it from the first second.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.ids import is_reserved
-from kjbod.quick_dataclass import dataclass
 from kjbod.units import moment
 from kjbod_guard.journal import Journal
 from kjbod_guard.observing import Key, Observed, Placed
@@ -19,7 +20,7 @@ REPORT_EVERY_MS: Final = 10_000
 """Least time between two reports of changed counts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
     """Partitions of the broker that lack replicas.
 
@@ -36,11 +37,10 @@ class Needs:
     below_replication_factor: int
     below_min_isr: int
     without_leader: int
-    in_sync_offline: int = field(default=0, compare=False)
+    in_sync_offline: int = dataclasses.field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Struct, frozen=True):
     """Counts that the guard reported last.
 
     Attributes:

@@ -11,10 +11,11 @@ demotion is left to a person after :data:`GIVE_UP_MS`, with the controller's own
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from kjbod_guard.observing import Key
 
 FIRST_MS: Final = 1_000
@@ -25,8 +26,7 @@ _BEGINS: Final = ("evict", "demote")
 """The means that change lists; the others put them back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A partition whose request was refused.
 
     Attributes:

@@ -24,10 +24,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.config import Config
 from kjbod.errors import ConfigError, KjbodError
 from kjbod.permissions import advice, user_name
-from kjbod.quick_dataclass import dataclass
 
 ANSWER_MS: Final = 3_000
 """How long log directories, the table of groups and kjbod's own directories may take to answer."""
@@ -47,8 +48,7 @@ class NoOwnerError(KjbodError):
     """No log directory says whose it is. It may when its disk is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """A user, with the groups of the group database."""
 
     uid: int

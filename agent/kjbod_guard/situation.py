@@ -6,16 +6,16 @@ The shell makes a :class:`Situation` (:mod:`.looking`), and the core decides fro
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from kjbod.config.keys import Config
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard.majority import Quorum
 from kjbod_guard.observing import Observed
 from kjbod_host.health.state import Cause, Health
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Site(Struct, frozen=True, kw_only=True):
     """Configuration, as far as decisions depend on it.
 
     Attributes:
@@ -62,8 +62,7 @@ class Site:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class Disk(Struct, frozen=True, kw_only=True):
     """The disk of a log directory.
 
     Attributes:
@@ -133,8 +132,7 @@ class Disk:
         return self.health not in (None, Health.FAILED) and not self.unread
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """Everything that is known at one moment.
 
     Attributes:

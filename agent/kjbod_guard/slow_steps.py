@@ -24,11 +24,12 @@ the broker is not there or is being fenced. A guard that starts after this one p
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from kjbod_guard.actions import Done
 from kjbod_guard.effects import Demote, Effect, Move, Promote
 from kjbod_guard.observing import Key
@@ -50,8 +51,7 @@ class State(StrEnum):
     PROMOTING = "promoting"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """A directory whose disk is slow, or was.
 
     Attributes:
@@ -73,8 +73,7 @@ class Standing:
     under_way: Effect | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """Knowledge of a directory at one moment.
 
     Attributes:

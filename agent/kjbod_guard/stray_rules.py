@@ -19,8 +19,9 @@ The last five rows need the metadata. Topic ids are not compared: that would tak
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid, is_reserved
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard.observing import Observed
 from kjbod_host.storage.api import Replica
 from kjbod_host.strays import NO_TOPIC, NOT_HERE
@@ -31,8 +32,7 @@ EVICTED: Final = "the guard removed this broker from the replica list; kjbod gua
 _BY_SUFFIX: Final[Mapping[str, str]] = {"stray": SET_ASIDE, "delete": DELETED}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A stray replica.
 
     Attributes:

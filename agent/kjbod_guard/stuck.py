@@ -26,7 +26,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_guard.actions import Thread
 
 COMM_CHARACTERS: Final = 15
@@ -85,8 +86,7 @@ CRIPPLING: Final = frozenset(
 """Without one of these a broker that has lost a directory does not go on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """A thread that waits uninterruptibly, in one look of the privileged helper.
 
     Attributes:
@@ -110,8 +110,7 @@ class Sample:
     directory: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A thread that has not come back since it was first seen so."""
 
     sample: Sample
@@ -185,8 +184,7 @@ def _shortened(head: str, tail: str) -> ThreadClass:
 # ------------------------------------------------------------------------------------------------------------- verdicts
 
 
-@dataclass(frozen=True, slots=True)
-class Crippled:
+class Crippled(Struct, frozen=True):
     """A broker cannot go on.
 
     Attributes:

@@ -16,11 +16,12 @@ cannot be undone. A record that an earlier run of this guard left behind is repl
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard.actions import Done
 from kjbod_guard.effects import Effect, Move, Suspect, Trust
 from kjbod_guard.suspects import VALID_MS, Suspects
@@ -31,8 +32,7 @@ FIRST_MS: Final = 1_000
 LAST_MS: Final = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """The record as it should be.
 
     Attributes:
@@ -51,8 +51,7 @@ class Wanted:
 NOTHING_WANTED: Final = Wanted()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """Record of this guard.
 
     Attributes:

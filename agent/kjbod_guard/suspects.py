@@ -23,8 +23,9 @@ import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kjbod_guard.observing import Neighbour
@@ -43,8 +44,7 @@ DIRECTORIES_MAX: Final = 1_000
 """Directories of one record that are read; a broker has far fewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspects:
+class Suspects(Struct, frozen=True):
     """A record of a guard.
 
     Attributes:

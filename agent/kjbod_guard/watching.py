@@ -15,13 +15,13 @@ own probe files.
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final, Protocol
+
+from msgspec import Struct, field
 
 from kjbod.clock import Clock
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_guard import surroundings
 from kjbod_guard.binding import FORMAT, Heads, Owned, heads
 from kjbod_guard.entry import Entry
@@ -74,8 +74,7 @@ class Monitor(Protocol):
     def remove(self, path: str) -> None: ...
 
 
-@dataclass(slots=True)
-class Watching:
+class Watching(Struct):
     """All configured directories.
 
     Args:

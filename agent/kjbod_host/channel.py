@@ -11,10 +11,11 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError
 from kjbod.metadata.fetching import Leader
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.client import Connection, Disconnected, RequestTimedOut
 from kjbod.wire.connection_setup import ConnectionSetup
 from kjbod.wire.messages import RequestBody, ResponseT
@@ -43,8 +44,7 @@ class Open(Protocol):
     ) -> Connection: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """Terms on which a request waits longer than its timeout: another request would get its answer no sooner.
 
     Attributes:

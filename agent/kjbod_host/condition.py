@@ -4,7 +4,7 @@ with, and what ``systemctl status`` shows. Pure."""
 import enum
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 ONLINE: Final = "online"
 
@@ -17,8 +17,7 @@ class Level(enum.IntEnum):
     CRITICAL = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """Condition of an agent or a guard; ``reasons`` is empty when it is well."""
 
     level: Level

@@ -18,9 +18,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.clock import Clock
 from kjbod.errors import EXIT_FAILURE
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.descriptors import close_channels
 from kjbod.runtime.logging import flush_logging, get_logger, seal_logging
 from kjbod.runtime.room import no_room
@@ -38,8 +39,7 @@ DEATHS: Final = frozenset({"worker.died", "zygote.died"})
 """What is told of processes that ended and that nobody ended: somebody should look why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The end of a daemon."""
 
     exit_code: int

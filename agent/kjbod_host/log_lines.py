@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """A line of the log: its level, its stable dotted name and its fields."""
 
     level: Literal["info", "warning", "error"]

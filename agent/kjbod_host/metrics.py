@@ -4,12 +4,11 @@ Nothing is kept for a scrape, and none touches a watched disk. Series are by dir
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.smart.readings import Smart
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ PROBE_BOUNDS_US: Final = tuple(2**power for power in range(7, 25))
 _BUCKETS_PER_DOUBLING = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class Disk(Struct, frozen=True, kw_only=True):
     """A log directory and what it lies on, as far as it was looked at; None: it was not."""
 
     directory_id: str = ""

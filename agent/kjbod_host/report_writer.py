@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from kjbod.clock import Clock
 from kjbod.fleet.report_names import base_name, partition_path, safe_name
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, URGENT_KINDS, Event, Sample
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.files.file_process import FileProcess
 from kjbod_host.files.file_worker import Handle
 
@@ -52,8 +52,7 @@ def must_rotate(*, size: int, opened_ms: int, opened_hour: int, now_ms: int, hou
     return size >= limits.rotate_bytes or now_ms - opened_ms >= limits.rotate_interval_ms or hour != opened_hour
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Bounds of a :class:`ReportWriter`."""
 
     rotate_interval_ms: int = ROTATE_INTERVAL_MS
@@ -62,8 +61,7 @@ class Limits:
     """For each of the two streams."""
 
 
-@dataclass(slots=True)
-class ReportStats:
+class ReportStats(Struct):
     """Counters of a :class:`ReportWriter`, for metrics."""
 
     written: int = 0
@@ -80,8 +78,7 @@ class ReportStats:
 # --- the writer -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _OpenFile:
+class _OpenFile(Struct):
     """A file that is being appended to."""
 
     path: str

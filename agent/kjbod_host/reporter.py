@@ -6,14 +6,14 @@ are :mod:`kjbod.fleet.schema`'s.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import Any, Final, Protocol
+
+from msgspec import Struct, field
 
 from kjbod import __version__
 from kjbod.clock import Clock
 from kjbod.fleet.schema import DirectoryState, Event, EventKind, Sample
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.health.evidence import Evidence, Verdict
 from kjbod_host.health.monitor import DirectoryStatus
 from kjbod_host.log_lines import LogLine
@@ -48,8 +48,7 @@ class Reports(Protocol):
     def sample(self, sample: Sample) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
+class Sender(Struct, frozen=True, kw_only=True):
     """The agent that reports."""
 
     host: str
@@ -61,8 +60,7 @@ class Sender:
     rack: str | None = None
 
 
-@dataclass(slots=True)
-class Reporter:
+class Reporter(Struct):
     """Says what happened, in the log and in the health report."""
 
     sender: Sender

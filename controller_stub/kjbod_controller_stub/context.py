@@ -1,10 +1,10 @@
 """Knowledge of the controller besides its state: its configuration, and who asks."""
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from kjbod.metadata.acls import Rules as AclRules
-from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.access.authorizer import ANONYMOUS
 from kjbod_controller_stub.access.mutation_quotas import WINDOW_NUM, WINDOW_SIZE_S
 from kjbod_controller_stub.access.tokens import TokenSettings
@@ -12,8 +12,7 @@ from kjbod_controller_stub.partitions.topics import TopicDefaults
 from kjbod_controller_stub.rules import KIP_858, Rules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """The part of the configuration that the controller has to know."""
 
     node_id: int
@@ -40,8 +39,7 @@ class Settings:
     """Their product is what a controller mutation quota may be used for at once, in seconds of its rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """Facts about a request besides its message, for its handler."""
 
     api_version: int

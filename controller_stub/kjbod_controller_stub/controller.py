@@ -17,10 +17,12 @@ in from outside.
 """
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
@@ -337,7 +339,7 @@ class Controller:
         """A controller whose state stays as it is now: for requests that only read, in any thread."""
         at_rest = copy.copy(self)
         at_rest.image = shallow_copy(self.image)
-        at_rest.configs = replace(self.configs, image=at_rest.image)
+        at_rest.configs = dataclasses.replace(self.configs, image=at_rest.image)
         at_rest.reassignments = self.reassignments.at_rest(at_rest.image)
         at_rest._acl_index = None
         return at_rest

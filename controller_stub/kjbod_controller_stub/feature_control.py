@@ -9,11 +9,12 @@ this. Where the rules allow it (``Rules.names_losses``), the refusal counts what
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from kjbod.metadata import versions
 from kjbod.metadata.image import MetadataImage
 from kjbod.metadata.losses import losses
 from kjbod.metadata.records import FeatureLevelRecord, FeatureRange, NoOpRecord, Record
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -33,8 +34,7 @@ Levels: TypeAlias = tuple[int, int]
 _DISABLED: Levels = (0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finalized:
+class Finalized(Struct, frozen=True, kw_only=True):
     """The finalized levels that an answer depends on."""
 
     image: MetadataImage

@@ -14,13 +14,13 @@ numbers, and copies of tables of which each is one step for the interpreter.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from kjbod.metadata.image import BrokerRegistration
 from kjbod.metrics.certificates import ends_of_certificates
 from kjbod.metrics.distribution import Durations
 from kjbod.metrics.mbeans import MBean, Reading, families, histogram, readings_of
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kjbod_controller_stub.server import ControllerServer
@@ -95,8 +95,7 @@ MBEANS: Final = (
 """All MBeans of Kafka's whose series the controller has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerFigures:
+class BrokerFigures(Struct, frozen=True, kw_only=True):
     """A registered broker."""
 
     state: int
@@ -104,8 +103,7 @@ class BrokerFigures:
     """Since its last heartbeat; None: there was none since this controller started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """The controller at one moment."""
 
     values: Sequence[tuple[MBean, float]]

@@ -3,12 +3,12 @@ makes a :class:`~kjbod_controller_stub.results.Result` or nothing. Pure: who cal
 
 from collections.abc import Callable
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_controller_stub.results import Result
 
 
-@dataclass(slots=True)
-class _Task:
+class _Task(Struct):
     name: str
     period_ms: int
     run: Callable[[int], Result | None]

@@ -1,8 +1,9 @@
 """Results of the controller's handlers, and the view on the state that a handler works on while it makes one."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BrokerRegistration, MetadataImage, PartitionRegistration
@@ -13,7 +14,6 @@ from kjbod.metadata.records import (
     PartitionRecordRef,
     RegisterBrokerRecord,
 )
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.messages import ResponseBody
 
 PartitionKey: TypeAlias = tuple[Uuid, int]
@@ -29,8 +29,7 @@ class ApiError(Exception):
         self.message = message
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """A log line that belongs to a result: written when the records are durable."""
 
     event: str
@@ -39,8 +38,7 @@ class Note:
     """Whether somebody should look after it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """The records that a request asks for and its answer (``ControllerResult``).
 
     Nothing has changed yet: the records are to be written and replayed, and the answer leaves when they are durable.
@@ -59,8 +57,7 @@ class Result:
     """The quorum's feature level from here on: control records that the log writes before these."""
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """The records made so far for one request, over the state before it.
 
     With ``cumulative``, :meth:`broker` and :meth:`partition` show what the records so far will make of them.

@@ -7,12 +7,12 @@ difference; the code asks for the field, never for the name of the rules.
 
 from collections.abc import Mapping
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.wire.error_codes import ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """A set of answers to the questions on which the KIP and the code disagree."""
 
     name: str

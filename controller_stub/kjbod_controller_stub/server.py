@@ -18,9 +18,11 @@ import contextlib
 import functools
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod.config.keys import Config
@@ -40,7 +42,6 @@ from kjbod.metadata.records import (
 )
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.listening import refusal_of
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.names import UnresolvedError
@@ -162,8 +163,7 @@ class _HalfAppliedError(Exception):
     """Records could not be applied, or not be encoded; the cause says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TurnOutcome:
+class _TurnOutcome(Struct, frozen=True):
     """Outcome of a turn."""
 
     result: Result
@@ -172,8 +172,7 @@ class _TurnOutcome:
     """Whether it is a read that is to be answered beside the state."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Recovered:
+class _Recovered(Struct, frozen=True, kw_only=True):
     """Contents of the directory at the start."""
 
     remains: Remains

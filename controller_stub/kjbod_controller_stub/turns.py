@@ -17,9 +17,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec import Struct
+
 from kjbod.clock import Clock
 from kjbod.metrics.distribution import Distribution
-from kjbod.quick_dataclass import dataclass
 
 TURNS_AT_ONCE = 32
 """So many small turns are taken before the loop looks at its sockets again."""
@@ -36,8 +37,7 @@ class Rank(enum.IntEnum):
     """Administrators and readers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(Struct, frozen=True):
     work: Callable[[], Any]
     settle: Callable[[Any], None]
     fail: Callable[[BaseException], None]

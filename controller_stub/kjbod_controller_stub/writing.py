@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.batches import BATCH_BYTES_MAX
@@ -15,14 +17,12 @@ from kjbod.metadata.records import (
     encode_alike,
     encode_record,
 )
-from kjbod.quick_dataclass import dataclass
 
 RECORD_OVERHEAD_BYTES = 16
 """Upper bound of what a batch adds to a record's value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """Encoded records that follow the log's end: one tuple of values per batch."""
 
     base_offset: int

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import structlog
+from msgspec import Struct
 
 from kjbod.cli.addresses import controllers
 from kjbod.cli.command_config import command_config
@@ -31,7 +32,6 @@ from kjbod.metadata.secrets import without_secrets
 from kjbod.metadata.shell import PROMPT, Line, Shell
 from kjbod.metadata.tree import tree_of
 from kjbod.output import Printer, complain, safe, width
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.channel import Security
 from kjbod.security.opening import client_security, security_of
 
@@ -67,8 +67,7 @@ def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
     return path(servers(config(command_config(command))))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
+class _Cluster(Struct, frozen=True):
     """A running cluster to read."""
 
     servers: Sequence[Address]

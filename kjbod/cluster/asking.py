@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.clock import SystemClock
 from kjbod.cluster.log_dirs import BrokerDirs, Known, Node, answered, unanswered
 from kjbod.cluster.metadata_log import KEYS, mark, metadata_log_dir
@@ -17,7 +19,6 @@ from kjbod.metadata.acls import ANY, ResourceType
 from kjbod.metadata.fetching import Address
 from kjbod.metadata.image import BROKER, TOPIC
 from kjbod.printable import printable
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.channel import Security
 from kjbod.wire.admin_messages import (
     DescribeAclsRequest,
@@ -79,8 +80,7 @@ class ForeignListenerError(KjbodError):
     """A broker's where a controller's was asked for, or the other way round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Members:
+class Members(Struct, frozen=True, kw_only=True):
     """The nodes of a cluster that are of one kind."""
 
     cluster_id: str

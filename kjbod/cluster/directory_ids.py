@@ -13,9 +13,10 @@ registered may as well be that of a directory that was taken out of ``log.dirs``
 from collections.abc import Collection, Mapping, Set
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid, is_reserved
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 
 BY_REPLICAS: Final = "replicas"
 BY_ELIMINATION: Final = "elimination"
@@ -23,8 +24,7 @@ MOVED: Final = "replicas of this broker, or its directories, changed while it wa
 UNCHECKED: Final = "the metadata could not be read again, so nobody knows whether replicas moved meanwhile: ask again"
 
 
-@dataclass(frozen=True, slots=True)
-class Inferred:
+class Inferred(Struct, frozen=True):
     """An id, and how it was found; or the reason why it was not."""
 
     directory_id: Uuid | None

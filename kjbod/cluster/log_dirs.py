@@ -4,15 +4,15 @@ An answer of a broker names each of its replicas, and is let go once it is count
 but the numbers of their directories.
 """
 
-import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
+
+from msgspec import Struct, field, structs
 
 from kjbod.cluster.directory_ids import MOVED, UNCHECKED, Inferred, infer, moved_between
 from kjbod.cluster.partitions import MinIsrs, Partitions, Share, Trouble, Unplaced, loss_of
 from kjbod.ids import ZERO, Uuid
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode, name_of
 from kjbod.wire.messages import DescribeLogDirsResponse, DescribeLogDirsResponsePartition, DescribeLogDirsResponseResult
 
@@ -20,8 +20,7 @@ CORDONED_SINCE: Final = 5
 """Version of DescribeLogDirs (KIP-1066); bytes of a directory that the broker does not tell are -1 (KIP-827)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A broker, and where it is reached."""
 
     id: int
@@ -32,8 +31,7 @@ class Node:
     """None: the brokers are too old to tell, and show only those that are not."""
 
 
-@dataclass(slots=True)
-class Failure:
+class Failure(Struct):
     """Partitions that a failure of a directory would concern."""
 
     moves: int = 0
@@ -42,8 +40,7 @@ class Failure:
     """None: ``min.insync.replicas`` of a topic is not known."""
 
 
-@dataclass(slots=True, kw_only=True)
-class LogDir:
+class LogDir(Struct, kw_only=True):
     """A log directory of a broker. None is what nobody knows, all numbers of an offline one as a rule."""
 
     path: str
@@ -84,8 +81,7 @@ class LogDir:
         return 100 * (self.total_bytes - self.usable_bytes) // self.total_bytes
 
 
-@dataclass(slots=True, kw_only=True)
-class BrokerDirs:
+class BrokerDirs(Struct, kw_only=True):
     """The log directories of a broker, or the reason why it tells of none."""
 
     node: Node
@@ -97,8 +93,7 @@ class BrokerDirs:
     """None: the metadata were not read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """Facts about the cluster when its brokers are asked for their directories.
 
     Attributes:
@@ -117,10 +112,10 @@ class Known:
     min_isrs: MinIsrs
     shares: Mapping[int, Share]
     trouble: Trouble | None
-    strangers: Mapping[int, Share] | None = dataclasses.field(default_factory=dict)
+    strangers: Mapping[int, Share] | None = field(default_factory=dict)
     whole: bool = False
     image: MetadataImage | None = None
-    unplaced: Mapping[int, Unplaced] = dataclasses.field(default_factory=dict)
+    unplaced: Mapping[int, Unplaced] = field(default_factory=dict)
     partial: bool = False
 
 
@@ -260,7 +255,7 @@ def as_far_as_seen(brokers: Collection[BrokerDirs], known: Known) -> Known:
     for broker in brokers:
         if not seen or broker.share is None or not broker.share.replicas:
             broker.share = None
-    return known if seen else dataclasses.replace(known, trouble=None, strangers=known.strangers or None)
+    return known if seen else structs.replace(known, trouble=None, strangers=known.strangers or None)
 
 
 def withdraw_ids(brokers: Iterable[BrokerDirs], before: MetadataImage, after: MetadataImage | None) -> None:
@@ -298,8 +293,7 @@ def _urgency(row: tuple[BrokerDirs, LogDir | None]) -> tuple[int, int, int, str]
     return 1 if found.offline else 2, 1 if used is None else -used, broker.node.id, found.path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class Totals(Struct, frozen=True, kw_only=True):
     """Sums over a cluster."""
 
     brokers: int

@@ -9,9 +9,10 @@ is left in it, an eligible leader replica (KIP-966). Where there is none the par
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import DescribeTopicPartitionsResponsePartition
 from kjbod.wire.messages import MetadataResponsePartition
 
@@ -74,8 +75,7 @@ def _effective(partition: Partition, min_isr: int) -> int:
     return min(min_isr, len(partition.replicas))
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """Partitions, and how many of them are in trouble now."""
 
     count: int
@@ -134,8 +134,7 @@ def partition_of(told: DescribeTopicPartitionsResponsePartition | MetadataRespon
 # ---------------------------------------------------------------- what a broker has of them
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """Replicas of one broker."""
 
     replicas: int = 0
@@ -169,8 +168,7 @@ def _count(counts: dict[int, int], brokers: Iterable[int]) -> None:
         counts[broker] = counts.get(broker, 0) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Unplaced:
+class Unplaced(Struct, frozen=True):
     """Replicas of one broker that the metadata assign to no directory that it has."""
 
     unassigned: int = 0

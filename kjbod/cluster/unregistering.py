@@ -3,9 +3,10 @@
 from collections.abc import Collection
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.cluster.partitions import Share
 from kjbod.printable import printable
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode, name_of
 
 _MESSAGE_CHARS_MAX: Final = 200
@@ -15,8 +16,7 @@ _UNDECIDED: Final = frozenset(
 """Errors that do not say that nothing was done: a controller may carry out what its answer was too late for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """A broker as its cluster knows it.
 
     Attributes:

@@ -7,7 +7,7 @@ Parsers raise ``ValueError`` with what was expected; the loader adds key, value 
 import re
 from collections.abc import Iterable, Mapping
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """In the order of their ids on the wire, 0 to 3."""
@@ -25,8 +25,7 @@ _LOOPBACK = "127.0.0.1"
 _MAP_EXPECTED = f"expected NAME:PROTOCOL, the protocol one of {', '.join(SECURITY_PROTOCOLS)}"
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(Struct, frozen=True):
     """Address of a server."""
 
     host: str
@@ -36,8 +35,7 @@ class HostPort:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(Struct, frozen=True):
     """An entry of ``controller.quorum.voters``."""
 
     id: int
@@ -48,8 +46,7 @@ class Voter:
         return f"{self.id}@{HostPort(self.host, self.port)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """A named endpoint.
 
     ``host`` of a listener to bind is empty for all interfaces. ``host`` of an advertised listener is never empty: where

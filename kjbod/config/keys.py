@@ -10,15 +10,17 @@ A key says whose it is. One that a file sets for a process in which it changes n
 named in the log (:mod:`kjbod.config.unused`).
 """
 
+import dataclasses
 import functools
 import typing
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Annotated
 
+from msgspec import Struct
+
 from kjbod.config.endpoints import DEFAULT_PROTOCOL_MAP, INT_MAX, HostPort, Listener, Voter
-from kjbod.quick_dataclass import dataclass
 
 LONG_MAX = 2**63 - 1
 LONG_MIN = -LONG_MAX - 1
@@ -30,8 +32,7 @@ EITHER = AGENT | CONTROLLER
 GUARD = frozenset({"guard"})
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """Facts about one key.
 
     ``pattern`` restricts a text, ``at_least`` and
@@ -59,17 +60,17 @@ def _ms(
     return Key(doc, unit="ms", at_least=at_least, at_most=at_most, least=least, roles=roles)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """A node's configuration. Made by :func:`kjbod.config.load.load_config`; tests may make one directly."""
 
     source: str = "server.properties"
     """The file it came from, for messages."""
-    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """The file of each key that came from another one."""
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    properties: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """Everything in that file as it is there, secrets and keys that kjbod does not use too."""
-    unread: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    unread: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """Keys whose values could not be read, with a line for each: their fields have the default, or nothing. They are
     none that the command needs (:mod:`kjbod.config.needs`)."""
 
@@ -112,7 +113,7 @@ class Config:
     ]
     listener_security_protocol_map: Annotated[
         Mapping[str, str], Key("NAME:PROTOCOL,... for each listener name.", parsed_apart=True)
-    ] = field(default_factory=lambda: DEFAULT_PROTOCOL_MAP)
+    ] = dataclasses.field(default_factory=lambda: DEFAULT_PROTOCOL_MAP)
     inter_broker_listener_name: Annotated[
         str, Key("The listener that other brokers use; it must be there.", parsed_apart=True, roles=GUARD)
     ] = "PLAINTEXT"
@@ -179,7 +180,7 @@ class Config:
     max_connections_per_ip: Annotated[int, Key("Connections at most from one address.", at_least=0)] = INT_MAX
     max_connections_per_ip_overrides: Annotated[
         Mapping[str, int], Key("Another number for some hosts: host:count,..., names or addresses.", parsed_apart=True)
-    ] = field(default_factory=dict)
+    ] = dataclasses.field(default_factory=dict)
     max_connection_creation_rate: Annotated[
         int, Key("Connections that are taken in a second; further ones wait.", unit="1/s", at_least=0, least=1)
     ] = INT_MAX
@@ -335,7 +336,7 @@ class Config:
             parsed_apart=True,
             secret=True,
         ),
-    ] = field(default=None, repr=False)
+    ] = dataclasses.field(default=None, repr=False)
     delegation_token_max_lifetime_ms: Annotated[
         int, _ms("How long a token can be renewed at most.", at_most=LONG_MAX, roles=CONTROLLER)
     ] = 604_800_000
@@ -677,8 +678,7 @@ class Config:
         return self.listener_security_protocol_map.get(names[0]) if names else None
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A row of the table: the key's name, its field in :class:`Config`, its type, its default and the :class:`Key`.
 
     ``default`` is ``dataclasses.MISSING`` where the key has none, or one that depends on other keys.

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from msgspec import Struct
+
 from kjbod.config.endpoints import (
     DEFAULT_PROTOCOL_MAP,
     INT_MAX,
@@ -40,7 +42,6 @@ from kjbod.errors import ConfigError
 from kjbod.file_kinds import has_mark, kind_by_content, kind_of_properties, misspelled
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
 from kjbod.printable import printable
-from kjbod.quick_dataclass import dataclass
 
 FILE_BYTES_MAX = 1024 * 1024
 DEFAULT_LOG_DIR = "/tmp/kafka-logs"
@@ -65,8 +66,7 @@ Check = Callable[[Config], Iterable[str]]
 other mistakes too; what is wrong itself is then empty, or has its default."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
+class _Problem(Struct, frozen=True):
     """A key without a value, and the line about it; ``unresolved``: for a variable."""
 
     name: str

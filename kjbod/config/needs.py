@@ -8,9 +8,10 @@ read the file without that key (:attr:`.Config.unread`). A guard goes on without
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.config.keys import AGENT, CONTROLLER, GUARD, OWN_PREFIX, settings
 from kjbod.config.unused import STAND_INS
-from kjbod.quick_dataclass import dataclass
 
 NAMES: Final = (*settings(), *STAND_INS)
 """All keys that are read."""
@@ -42,8 +43,7 @@ DECISIVE: Final = frozenset({"log.dir.failure.timeout.ms", "metadata.log.dir", "
 """Keys of Kafka's by which a guard decides what it does to a disk: without one of them it observes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """The keys that a command needs.
 
     Attributes:

@@ -5,8 +5,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from kjbod.faults import device, directory, filesystem, mount, syscalls
 from kjbod.faults.faults_error import FaultsError, UsageError

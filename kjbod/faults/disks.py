@@ -21,12 +21,13 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from kjbod.faults import syscalls
 from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.fusedisk import DiskControl, FuseDisk
 from kjbod.faults.mount_table import OVER_MOUNT
 from kjbod.faults.orders import FaultMode
-from kjbod.quick_dataclass import dataclass
 
 __all__ = ["FILE_SYSTEMS", "DiskControl", "FaultMode", "FileSystem", "RealDisk", "find_command", "require_real_disks"]
 
@@ -34,8 +35,7 @@ _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _MKFS_TIMEOUT_S = 60
 
 
-@dataclass(frozen=True, slots=True)
-class FileSystem:
+class FileSystem(Struct, frozen=True):
     """The way in which a file system is made here."""
 
     mkfs: tuple[str, ...]

@@ -26,10 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
+from msgspec import Struct
+
 from kjbod.faults import syscalls
 from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.orders import CONTROL_SOCKET, MAX_ORDER_BYTES, FaultMode, short_path
-from kjbod.quick_dataclass import dataclass
 
 TAG_VARIABLE = "KJBOD_DISK_TAG"
 """Environment variable whose value becomes part of the image's name, so that a run can tell its disks from others'."""
@@ -38,8 +39,7 @@ _OFFSETS_PER_ORDER = 4000
 _ANSWER_TIMEOUT_S = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class DiskCounters:
+class DiskCounters(Struct, frozen=True):
     """Numbers of requests to the disk since it exists, and of those that it holds back now (hang or delay)."""
 
     reads: int

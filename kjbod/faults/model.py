@@ -14,15 +14,16 @@ import shlex
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.fusedisk import DiskControl
 from kjbod.faults.program import PROGRAM, typed
 from kjbod.files import make_directories, write_atomically
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kjbod.faults.disks import RealDisk
@@ -42,8 +43,7 @@ def boot_id() -> str:
     return _BOOT_ID.read_text().strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
+class Expectation(Struct, frozen=True):
     """The agent's expected reaction to a fault.
 
     Attributes:
@@ -57,8 +57,7 @@ class Expectation:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The disk to break.
 
     Attributes:
@@ -108,8 +107,7 @@ class Target:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Injection:
+class Injection(Struct, frozen=True, kw_only=True):
     """A fault at its place, and all that undoing it needs.
 
     Attributes:
@@ -221,8 +219,7 @@ def _no_details(_injection: Injection) -> dict[str, Any]:
     return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """A way in which a disk dies, hangs, lies or fills.
 
     Attributes:

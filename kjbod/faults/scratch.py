@@ -6,9 +6,11 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from kjbod.faults import syscalls
 from kjbod.faults.disks import DiskControl, RealDisk, require_real_disks
@@ -18,7 +20,6 @@ from kjbod.faults.model import Injection, Target, boot_id, locked, make_state_di
 from kjbod.faults.mount_table import detach_own, is_on_image, mount_on, mounts, mounts_below, mounts_on, users
 from kjbod.faults.program import PROGRAM
 from kjbod.files import write_atomically
-from kjbod.quick_dataclass import dataclass
 
 MAX_SIZE_BYTES = 64 << 30
 """Content lives in memory, as far as it is written."""
@@ -26,8 +27,7 @@ _RECORD = ".disk"
 _END_TIMEOUT_S = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScratchDisk:
+class ScratchDisk(Struct, frozen=True, kw_only=True):
     """A disk, as on record.
 
     Attributes:

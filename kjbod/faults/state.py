@@ -3,19 +3,19 @@
 import shlex
 import time
 
+from msgspec import Struct
+
 from kjbod.faults.catalog import disk_is_gone
 from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.model import DEFAULT_STATE_DIR, Injection
 from kjbod.faults.program import typed
 from kjbod.faults.watchdog import is_watched
-from kjbod.quick_dataclass import dataclass
 
 _GRACE_MS = 5000
 """Time that an undo may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """State of an injection.
 
     Attributes:

@@ -12,6 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from kjbod.clock import SystemClock
 from kjbod.error_lines import report_bug, say
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.output import OutputError, Printer
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Running
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.java import Java, find_java
 from kjbod.fleet.spark_home import spark_jars, spark_version
-from kjbod.quick_dataclass import dataclass
 
 MEMORY_MIN = 2 << 30
 """A driver of 1 GiB, Java's own, and Python."""

@@ -16,10 +16,10 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.quick_dataclass import dataclass
 
 JAVA_VERSION_MIN = 17
 VERSION_TIMEOUT_S = 30

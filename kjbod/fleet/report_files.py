@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Running, run_command
@@ -24,7 +25,6 @@ from kjbod.fleet.page.model import Agent, FleetReport, HostDetail, host_file, mo
 from kjbod.fleet.page.words import sentences
 from kjbod.fleet.publishing import local_path, publish, workspace
 from kjbod.fleet.svg import plural
-from kjbod.quick_dataclass import dataclass
 
 Progress = Callable[[str], None]
 

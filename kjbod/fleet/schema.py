@@ -21,9 +21,8 @@ import types
 import typing
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-
-from kjbod.quick_dataclass import dataclass
 
 SCHEMA_VERSION = 1
 """Column ``v``. Readers ignore columns that they do not know and read columns that are absent as null, so a column can

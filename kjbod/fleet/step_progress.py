@@ -1,6 +1,6 @@
 """A step of a command in a line of text: what Spark has done of it, and how long it may still take."""
 
-from kjbod.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 _NEWS_MS = 2_000
 """Before this a time that is left is noise."""

@@ -13,9 +13,9 @@ unless a name has a unit. ``date`` is ``yyyy-MM-dd`` and ``hour`` is ``HH``, of 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kjbod.fleet.schema import EVENT_KEY, EVENTS, SAMPLE_KEY, SAMPLES, Event, Sample, columns
-from kjbod.quick_dataclass import dataclass
 
 LAKE_VERSION = 1
 """Format of a lake: the layout of its files, of its state and of these tables. Greater ones are not touched."""

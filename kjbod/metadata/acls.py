@@ -27,10 +27,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
 from kjbod.metadata.networks import is_in_network
 from kjbod.metadata.records import AccessControlEntryRecord
-from kjbod.quick_dataclass import dataclass
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -111,8 +112,7 @@ SUPPORTED: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
 """What can be done with a resource (``AclEntry.supportedOperations``), for the authorized operations in answers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """The part of the configuration.
 
     Attributes:
@@ -142,8 +142,7 @@ class Rules:
         return self.allow_everyone and self.known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclFilter:
+class AclFilter(Struct, frozen=True, kw_only=True):
     """A filter of ACL entries (``AclBindingFilter``); None and ``ANY`` match all."""
 
     resource_type: int = ANY

@@ -17,6 +17,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from kjbod.metadata.control_records import ControlRecord, decode_control, encode_control
 from kjbod.metadata.records import (
     AnyRecord,
@@ -26,7 +28,6 @@ from kjbod.metadata.records import (
     decode_any,
     decode_newer,
 )
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.crc32c import crc32c
 
@@ -56,8 +57,7 @@ class CorruptBatchError(MalformedMessageError):
         self.why = why
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
+class LogRecord(Struct, frozen=True):
     """A record as it lies in a batch."""
 
     offset: int
@@ -66,8 +66,7 @@ class LogRecord:
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordBatch:
+class RecordBatch(Struct, frozen=True, kw_only=True):
     """A batch whose checksum is right. Records are decoded when asked for."""
 
     base_offset: int

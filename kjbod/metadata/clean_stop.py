@@ -9,15 +9,15 @@ Whoever leads on this directory opens an epoch first and writes it to ``quorum-s
 and ours before it knew this file): a note from before the newest epoch says nothing of the log as it is now.
 """
 
-import dataclasses
 import json
 import re
 from pathlib import Path
 
+from msgspec import Struct, structs
+
 from kjbod.documents import INT32_MAX, INT64_MAX, int_of, parse_document, text_of
 from kjbod.errors import LogCorruptError
 from kjbod.files import fsync_directory, read_file, write_atomically
-from kjbod.quick_dataclass import dataclass
 
 FILE_NAME = ".kjbod_clean_stop"
 _VERSION = 1
@@ -25,8 +25,7 @@ _BYTES_MAX = 64 * 1024
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanStop:
+class CleanStop(Struct, frozen=True, kw_only=True):
     """End of the log that was on the disk.
 
     Attributes:
@@ -48,7 +47,7 @@ def write_clean_stop(directory: Path, stop: CleanStop) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    content = {"version": _VERSION, **dataclasses.asdict(stop)}
+    content = {"version": _VERSION, **structs.asdict(stop)}
     write_atomically(directory / FILE_NAME, json.dumps(content).encode() + b"\n")
 
 

@@ -8,18 +8,19 @@ They take offsets in the log and do not touch the metadata image.
 import functools
 import struct
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Struct
 
 from kjbod.ids import ZERO, Uuid
-from kjbod.metadata.records import schema_of, wire
-from kjbod.quick_dataclass import dataclass
+from kjbod.metadata.records import Wire, schema_of
 from kjbod.wire.codec import Codec, MalformedMessageError, compile_codec
 
 _KEY = struct.Struct(">hh")
 _VERSION = struct.Struct(">h")
 
 
-class ControlRecord:
+class ControlRecord(Struct, frozen=True):
     """Base of all control records."""
 
     TYPE: ClassVar[int]
@@ -28,86 +29,79 @@ class ControlRecord:
     VERSION_MAX: ClassVar[int] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderChangeVoter:
+class LeaderChangeVoter(Struct, frozen=True, kw_only=True):
     """A voter of the quorum at an election."""
 
-    voter_id: int = wire("int32")
-    voter_directory_id: Uuid = wire("uuid", since=1, default=ZERO)
+    voter_id: Annotated[int, Wire("int32")]
+    voter_directory_id: Annotated[Uuid, Wire("uuid", since=1)] = ZERO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderChange(ControlRecord):
+class LeaderChange(ControlRecord, frozen=True, kw_only=True):
     """The first record of each leader epoch."""
 
     TYPE: ClassVar[int] = 2
     NAME: ClassVar[str] = "LeaderChange"
     VERSION_MAX: ClassVar[int] = 1
-    leader_id: int = wire("int32")
-    voters: tuple[LeaderChangeVoter, ...] = wire("struct", array=True, of=LeaderChangeVoter)
-    granting_voters: tuple[LeaderChangeVoter, ...] = wire("struct", array=True, of=LeaderChangeVoter, default=())
+    leader_id: Annotated[int, Wire("int32")]
+    voters: Annotated[tuple[LeaderChangeVoter, ...], Wire("struct", array=True, of=LeaderChangeVoter)]
+    granting_voters: Annotated[tuple[LeaderChangeVoter, ...], Wire("struct", array=True, of=LeaderChangeVoter)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotHeader(ControlRecord):
+class SnapshotHeader(ControlRecord, frozen=True, kw_only=True):
     """The first record of a snapshot; the time of the last record that the snapshot contains, in ms since 1970."""
 
     TYPE: ClassVar[int] = 3
     NAME: ClassVar[str] = "SnapshotHeader"
-    last_contained_log_timestamp: int = wire("int64")
+    last_contained_log_timestamp: Annotated[int, Wire("int64")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotFooter(ControlRecord):
+class SnapshotFooter(ControlRecord, frozen=True, kw_only=True):
     """The last record of a snapshot: it is whole."""
 
     TYPE: ClassVar[int] = 4
     NAME: ClassVar[str] = "SnapshotFooter"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KRaftVersion(ControlRecord):
+class KRaftVersion(ControlRecord, frozen=True, kw_only=True):
     """The finalized kraft.version: 1 from KIP-853 on."""
 
     TYPE: ClassVar[int] = 5
     NAME: ClassVar[str] = "KRaftVersion"
-    k_raft_version: int = wire("int16")
+    k_raft_version: Annotated[int, Wire("int16")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterEndpoint:
+class VoterEndpoint(Struct, frozen=True, kw_only=True):
     """Listener of a voter."""
 
-    name: str = wire("string")
-    host: str = wire("string")
-    port: int = wire("uint16")
+    name: Annotated[str, Wire("string")]
+    host: Annotated[str, Wire("string")]
+    port: Annotated[int, Wire("uint16")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KRaftVersionFeature:
+class KRaftVersionFeature(Struct, frozen=True, kw_only=True):
     """The kraft.version range that a voter supports."""
 
-    min_supported_version: int = wire("int16", default=0)
-    max_supported_version: int = wire("int16", default=1)
+    min_supported_version: Annotated[int, Wire("int16")] = 0
+    max_supported_version: Annotated[int, Wire("int16")] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
+class Voter(Struct, frozen=True, kw_only=True):
     """A voter of a dynamic quorum."""
 
-    voter_id: int = wire("int32")
-    voter_directory_id: Uuid = wire("uuid")
-    endpoints: tuple[VoterEndpoint, ...] = wire("struct", array=True, of=VoterEndpoint)
-    k_raft_version_feature: KRaftVersionFeature = wire("struct", of=KRaftVersionFeature, default=KRaftVersionFeature())
+    voter_id: Annotated[int, Wire("int32")]
+    voter_directory_id: Annotated[Uuid, Wire("uuid")]
+    endpoints: Annotated[tuple[VoterEndpoint, ...], Wire("struct", array=True, of=VoterEndpoint)]
+    k_raft_version_feature: Annotated[KRaftVersionFeature, Wire("struct", of=KRaftVersionFeature)] = (
+        KRaftVersionFeature()
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KRaftVoters(ControlRecord):
+class KRaftVoters(ControlRecord, frozen=True, kw_only=True):
     """The voters of a dynamic quorum (KIP-853)."""
 
     TYPE: ClassVar[int] = 6
     NAME: ClassVar[str] = "KRaftVoters"
-    voters: tuple[Voter, ...] = wire("struct", array=True, of=Voter)
+    voters: Annotated[tuple[Voter, ...], Wire("struct", array=True, of=Voter)]
 
 
 CONTROL_TYPES: Mapping[int, type[ControlRecord]] = {cls.TYPE: cls for cls in ControlRecord.__subclasses__()}

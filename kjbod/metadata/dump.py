@@ -5,17 +5,18 @@ lacks and a tagged field that has its default are left out (the generated ``*Jso
 """
 
 import base64
-import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from kjbod.files import read_file
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import LogRecord, RecordBatch, read_batch
 from kjbod.metadata.control_records import CONTROL_TYPES, decode_control
-from kjbod.metadata.records import RECORD_TYPES, Record, UnknownRecord, decode_record
+from kjbod.metadata.records import RECORD_TYPES, Record, UnknownRecord, decode_record, wire_fields
 from kjbod.wire.codec import REQUIRED, MalformedMessageError
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -41,7 +42,7 @@ def _camel(name: str) -> str:
 
 
 def _value(value: Any, version: int) -> Any:
-    if dataclasses.is_dataclass(value):
+    if isinstance(value, Struct):
         return _fields(value, version)
     if isinstance(value, tuple):
         return [_value(element, version) for element in value]
@@ -52,14 +53,13 @@ def _value(value: Any, version: int) -> Any:
     return value
 
 
-def _fields(message: Any, version: int) -> dict[str, Any]:
+def _fields(message: Struct, version: int) -> dict[str, Any]:
     data = {}
-    for field in dataclasses.fields(message):
-        _, since, tag, default, *_ = field.metadata["wire"]
-        value = getattr(message, field.name)
-        if version < since or (tag is not None and default is not REQUIRED and value == default):
+    for name, (wire, default) in wire_fields(type(message)).items():
+        value = getattr(message, name)
+        if version < wire.since or (wire.tag is not None and default is not REQUIRED and value == default):
             continue
-        data[_camel(field.name)] = _value(value, version)
+        data[_camel(name)] = _value(value, version)
     return data
 
 

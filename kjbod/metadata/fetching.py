@@ -58,6 +58,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct, field, structs
+
 from kjbod.errors import EXIT_CONFIG, KjbodError, RemoteProtocolError
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata import versions
@@ -68,7 +70,6 @@ from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.newer import is_harmless
 from kjbod.metadata.records import FeatureLevelRecord, Record, UnknownRecord
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire import messages as wire
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
@@ -109,8 +110,7 @@ _REPLICA_STATE_SINCE = 15
 """Fetch version from which the replica id is a tagged struct."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quorum:
+class Quorum(Struct, frozen=True, kw_only=True):
     """Settings of an observer of the quorum; names and defaults are those of ``controller.quorum.*``.
 
     Attributes:
@@ -141,8 +141,7 @@ class InconsistentClusterError(KjbodError):
     exit_code = EXIT_CONFIG
 
 
-@dataclass(frozen=True, slots=True)
-class Leader:
+class Leader(Struct, frozen=True):
     """The active controller."""
 
     node_id: int
@@ -151,7 +150,7 @@ class Leader:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Committed:
     """Records below the high watermark, all of one leader epoch, in order; each batch in one piece."""
 
@@ -175,8 +174,7 @@ class Committed:
         return level
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The state of all records below ``id.end_offset``: replaces everything."""
 
     id: SnapshotId
@@ -193,15 +191,13 @@ class Snapshot:
     does."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderChanged:
+class LeaderChanged(Struct, frozen=True):
     """The leader that is known now, None while there is none."""
 
     leader: Leader | None
 
 
-@dataclass(frozen=True, slots=True)
-class Downloaded:
+class Downloaded(Struct, frozen=True):
     """All bytes of a snapshot. To be decoded, which takes a while, and given back with
     :meth:`FetchMachine.on_snapshot` before the next request."""
 
@@ -209,8 +205,7 @@ class Downloaded:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(Struct, frozen=True):
     """The last batch of what was :class:`Kept` is in the leader's log, below its high watermark: what was kept counts
     from here on."""
 
@@ -218,20 +213,18 @@ class Confirmed:
 Effect: TypeAlias = Committed | Snapshot | LeaderChanged | Downloaded | Confirmed
 
 
-@dataclass(slots=True)
-class _Download:
+class _Download(Struct):
     """A snapshot on its way."""
 
     id: SnapshotId
-    data: bytearray = dataclasses.field(default_factory=bytearray)
+    data: bytearray = field(default_factory=bytearray)
 
 
 class _OtherHistoryError(Exception):
     """The records that were handed over are not in the log of this leader."""
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """Whether a history that is read from its start has the last batch that is known as committed: to an earlier
     process, or to this one, where it reads its own history once more."""
 
@@ -254,17 +247,16 @@ class _Search:
         return self.why, None, None
 
 
-@dataclass(slots=True)
-class _Log:
+class _Log(Struct):
     """The fetched log: only its end, and what is not applied."""
 
     end_offset: int = 0
     applied_offset: int = 0
     """The first offset that was not handed over."""
     high_watermark: int = -1
-    epochs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
     """Leader epoch and its first offset, ascending; after a snapshot starting with the last record that it has."""
-    pending: deque[RecordBatch] = dataclasses.field(default_factory=deque)
+    pending: deque[RecordBatch] = field(default_factory=deque)
     tail: Tail | None = None
     """None: no batch was handed over yet, or none after a snapshot."""
     rewound: bool = False
@@ -341,8 +333,7 @@ class _Log:
             yield batch
 
 
-@dataclass(frozen=True, slots=True)
-class _BeforeSnapshot:
+class _BeforeSnapshot(Struct, frozen=True):
     """The parts of a machine that a snapshot replaces, as they were before."""
 
     log: _Log
@@ -713,7 +704,7 @@ class FetchMachine:
         self._progress(now_ms)
         if self._reload is None:
             replaced = self._replaced_by(snapshot.id, snapshot.records)
-            return [dataclasses.replace(replaced, kraft_version=snapshot.kraft_version, dropped=None)]
+            return [structs.replace(replaced, kraft_version=snapshot.kraft_version, dropped=None)]
         self._reload = Replayer(image_of(snapshot.records, offset=end - 1, epoch=snapshot.id.epoch))
         return self._reloaded()
 

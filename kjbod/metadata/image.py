@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from msgspec import Struct, field, structs
+
 from kjbod.errors import KjbodError
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid, is_online
 from kjbod.metadata import versions
@@ -64,8 +66,6 @@ from kjbod.metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from kjbod.quick_dataclass import dataclass
-from kjbod.values import value_type
 
 TOPIC = 2
 """``ConfigRecord.resource_type`` of a topic (``ConfigResource.Type``)."""
@@ -90,7 +90,7 @@ class UnwritableMetadataError(KjbodError):
 # ---------------------------------------------------------------- values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
     """A broker as it registered itself (``BrokerRegistration``)."""
 
@@ -200,8 +200,7 @@ def _shared(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-@value_type
-class PartitionRegistration:
+class PartitionRegistration(Struct, frozen=True, kw_only=True):
     """A partition (``PartitionRegistration``). ``directories`` runs parallel to ``replicas``.
 
     It does not say which partition it is, so that one value serves all that are alike: :meth:`of` and :meth:`merge`
@@ -362,7 +361,7 @@ _created: dict[tuple[Any, ...], PartitionRegistration] = {}
 _merged: dict[tuple[int, tuple[Any, ...]], tuple[PartitionRegistration, PartitionRegistration]] = {}
 
 shape_of: Callable[[PartitionRegistration], tuple[Any, ...]] = attrgetter(
-    *(f.name for f in dataclasses.fields(PartitionRegistration) if f.name not in ("leader_epoch", "partition_epoch"))
+    *(name for name in PartitionRegistration.__struct_fields__ if name not in ("leader_epoch", "partition_epoch"))
 )
 """All of a partition but its epochs: what elections depend on."""
 
@@ -397,20 +396,18 @@ def _directories(
     return given
 
 
-@dataclass(slots=True)
-class Topic:
+class Topic(Struct):
     """A topic and its partitions by number."""
 
     id: Uuid
     name: str
-    partitions: dict[int, PartitionRegistration] = dataclasses.field(default_factory=dict)
+    partitions: dict[int, PartitionRegistration] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------- changes
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerChange:
+class BrokerChange(Struct, frozen=True):
     """A broker registered (``old`` None the first time), changed, or was unregistered (``new`` None)."""
 
     broker_id: int
@@ -418,15 +415,13 @@ class BrokerChange:
     new: BrokerRegistration | None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicCreated:
+class TopicCreated(Struct, frozen=True):
     """A topic without partitions yet; they follow as :class:`PartitionChange`."""
 
     topic: Topic
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDeleted:
+class TopicDeleted(Struct, frozen=True):
     """A topic was deleted; ``topic`` still has its partitions as they were."""
 
     topic: Topic
@@ -442,15 +437,13 @@ class PartitionChange(NamedTuple):
     new: PartitionRegistration
 
 
-@dataclass(frozen=True, slots=True)
-class ElrCleared:
+class ElrCleared(Struct, frozen=True):
     """The eligible leader replicas of one topic or of all were cleared; only partitions that had some."""
 
     partitions: tuple[PartitionChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureChange:
+class FeatureChange(Struct, frozen=True):
     """A finalized feature level; 0 is none."""
 
     name: str
@@ -458,8 +451,7 @@ class FeatureChange:
     new: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
+class ConfigChange(Struct, frozen=True):
     """A configuration value; None is unset."""
 
     resource_type: int
@@ -469,8 +461,7 @@ class ConfigChange:
     new: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class OtherChange:
+class OtherChange(Struct, frozen=True):
     """Something that kjbod keeps and does not act on: quotas, ACLs, credentials, tokens, controllers, producer ids."""
 
     record: Record
@@ -495,7 +486,7 @@ ConfigResource: TypeAlias = tuple[int, str]
 # ---------------------------------------------------------------- the image
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class MetadataImage:
     """The state after all records up to :attr:`offset`.
 
@@ -777,7 +768,7 @@ class MetadataImage:
 def _clear_topic_elr(topic: Topic) -> Iterator[PartitionChange]:
     for number, old in topic.partitions.items():
         if old.eligible_leader_replicas or old.last_known_elr:
-            new = dataclasses.replace(
+            new = structs.replace(
                 old, eligible_leader_replicas=(), last_known_elr=(), partition_epoch=old.partition_epoch + 1
             )
             topic.partitions[number] = new
@@ -879,14 +870,13 @@ def same_controller(old: MetadataImage, new: MetadataImage) -> bool:
 _TRANSACTION_RECORDS = tuple(TRANSACTION_MARKERS.values())
 
 
-@dataclass(slots=True)
-class Replayer:
+class Replayer(Struct):
     """Feeds an image from the log, and holds back the records of a transaction until its end (KIP-868).
 
     ``image.offset`` stays at the last record before a transaction while that is open.
     """
 
-    image: MetadataImage = dataclasses.field(default_factory=MetadataImage)
+    image: MetadataImage = field(default_factory=MetadataImage)
     _pending: list[tuple[int, int, Record]] | None = None
 
     @property

@@ -1,12 +1,12 @@
 """End of a metadata log that was applied, as it is known again: offsets and epochs alone do not tell one history from
 another (:mod:`kjbod.metadata.fetching`)."""
 
+from msgspec import Struct
+
 from kjbod.metadata.batches import RecordBatch
-from kjbod.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(Struct, frozen=True):
     """The last batch that was handed over, to know it again: its checksum covers records and timestamps."""
 
     base_offset: int
@@ -20,8 +20,7 @@ class Tail:
         return cls(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """The log as an earlier process had it: how far it was applied, and by what that is known again."""
 
     tail: Tail

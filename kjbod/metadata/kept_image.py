@@ -22,6 +22,8 @@ import json
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.documents import INT32_MAX, INT64_MAX, int_of, parse_document
 from kjbod.errors import KjbodError
 from kjbod.ids import Uuid
@@ -29,7 +31,6 @@ from kjbod.metadata import versions
 from kjbod.metadata.image import MetadataImage, PartitionRegistration, Topic, shape_of
 from kjbod.metadata.kept import Kept, Tail
 from kjbod.metadata.records import FeatureLevelRecord, decode_record, encode_record
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.crc32c import crc32c
 
@@ -44,8 +45,7 @@ class KeptImageError(KjbodError):
     """A kept image cannot be used; the text says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptHeader:
+class KeptHeader(Struct, frozen=True, kw_only=True):
     """Cluster and node of an image, and how far it reaches."""
 
     cluster_id: str

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from kjbod.errors import KjbodError, StorageError
 from kjbod.files import reason_of
 from kjbod.metadata.batches import RecordBatch, iter_batches, join_batches, read_batch
 from kjbod.metadata.log_files import SEGMENT_BYTES, SEGMENT_MS, SegmentedLog, epochs_from, open_log
-from kjbod.quick_dataclass import dataclass
 
 TAIL_BYTES = 8 * 1024 * 1024
 """How much of the log's end is kept in memory for readers that are close behind."""
@@ -36,8 +36,7 @@ class OffsetOutOfRangeError(KjbodError):
     """An offset below the log's start or above its end was asked for."""
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(Struct):
     """Batches on their way to the disk, and who waits for them."""
 
     batches: list[RecordBatch]

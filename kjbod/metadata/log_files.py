@@ -34,7 +34,6 @@ indexes, so that a crash on the way leaves a log without a gap, and indexes with
 
 import bisect
 import contextlib
-import dataclasses
 import errno
 import mmap
 import os
@@ -42,6 +41,8 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+
+from msgspec import Struct, structs
 
 from kjbod.documents import INT64_MAX
 from kjbod.errors import LogCorruptError, StorageError
@@ -51,7 +52,6 @@ from kjbod.medium import read_anew
 from kjbod.metadata import clean_stop, epoch_checkpoint
 from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, RecordBatch, batch_size, iter_batches, read_header
 from kjbod.metadata.quorum_state import read_quorum_state
-from kjbod.quick_dataclass import dataclass
 
 DIRECTORY_NAME = "__cluster_metadata-0"
 INDEX_INTERVAL_BYTES = 4096
@@ -120,8 +120,7 @@ class Indexer:
         return self.positions[at - 1] if at else 0
 
 
-@dataclass(slots=True, eq=False)
-class Segment:
+class Segment(Struct, eq=False):
     """An open segment."""
 
     path: Path
@@ -171,8 +170,7 @@ def _last_offset(buf: bytes, at: int) -> int:
     return base + int.from_bytes(buf[at + 23 : at + 27], "big", signed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TornTail:
+class TornTail(Struct, frozen=True):
     """Tail of the log that recovery cut off."""
 
     path: Path
@@ -325,7 +323,7 @@ class SegmentedLog:
 
     def _created(self, base_offset: int) -> Segment:
         segment = _create_segment(self._own, base_offset)
-        return dataclasses.replace(segment, path=self.directory / segment.path.name)
+        return structs.replace(segment, path=self.directory / segment.path.name)
 
     def sync(self) -> None:
         """Make all that was appended durable.
@@ -536,8 +534,7 @@ def _newest_epoch(directory: Path, epochs: list[tuple[int, int]]) -> int:
     return max(0 if state is None else state.leader_epoch, epochs[-1][0] if epochs else 0)
 
 
-@dataclass(slots=True)
-class _Checked:
+class _Checked(Struct):
     """A segment that was read and found good up to ``valid``."""
 
     path: Path

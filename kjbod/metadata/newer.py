@@ -18,12 +18,12 @@ A controller is no observer: it reads its own log, and ends at the first record 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Final
+
+from msgspec import Struct, field
 
 from kjbod.metadata import versions
 from kjbod.metadata.records import RECORD_TYPES, UnknownRecord
-from kjbod.quick_dataclass import dataclass
 
 HARMLESS: Final = frozenset(
     {
@@ -67,8 +67,7 @@ def is_named(api_key: int) -> bool:
     return api_key in _NAMES
 
 
-@dataclass(slots=True)
-class Newer:
+class Newer(Struct):
     """Records that an observer has met and not understood in full, by type and version.
 
     Attributes:

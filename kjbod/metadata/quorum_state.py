@@ -3,19 +3,19 @@
 import json
 from pathlib import Path
 
+from msgspec import Struct
+
 from kjbod.documents import INT32_MAX, int_of, parse_document
 from kjbod.errors import StorageError
 from kjbod.files import read_file, write_atomically
 from kjbod.ids import ZERO, Uuid
-from kjbod.quick_dataclass import dataclass
 
 FILE_NAME = "quorum-state"
 BYTES_MAX = 1024 * 1024
 """It has some hundred."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumState:
+class QuorumState(Struct, frozen=True, kw_only=True):
     """-1 and zero mean unknown or nobody."""
 
     leader_id: int = -1

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from kjbod.config.properties import parse_properties
 from kjbod.errors import KjbodError, LogCorruptError, StorageError
 from kjbod.file_kinds import DUMP_LOG, kind_by_content, kind_by_name, replica_of
@@ -22,7 +24,6 @@ from kjbod.metadata.image import MetadataImage, Replayer, ReplayError, image_of
 from kjbod.metadata.log_files import DIRECTORY_NAME
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.tree import Provenance
-from kjbod.quick_dataclass import dataclass
 
 KIND_BYTES_MAX = 64 << 10
 """Of a file that is looked at to tell its kind."""
@@ -34,16 +35,14 @@ _DIGITS = 20
 _CHECKPOINT = ".checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """An image, and how far it reaches."""
 
     image: MetadataImage
     provenance: Provenance
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """The files of a source, in the order in which they are to be read."""
 
     snapshot: Path | None

@@ -1,4 +1,4 @@
-"""KRaft metadata records: the dataclasses, their versions and their framing.
+"""KRaft metadata records: the classes, their versions and their framing.
 
 Field names, types, versions and defaults are Kafka's (``metadata/src/main/resources/common/metadata/*.json``, up to
 4.3). A record's value is an unsigned varint frame version (1), api key and record version, then the flexible body
@@ -12,15 +12,15 @@ they have met; :class:`PartitionRecordRef` is what is made of them by the hundre
 """
 
 import contextlib
-import dataclasses
 import struct
 from collections.abc import Callable, Mapping
+from functools import cache
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
+
+from msgspec import Struct
 
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
-from kjbod.values import value_type
 from kjbod.wire.codec import (
     REQUIRED,
     Buffer,
@@ -29,6 +29,7 @@ from kjbod.wire.codec import (
     MalformedMessageError,
     Schema,
     compile_codec,
+    defaults_of,
     put_uvarint,
     read_uvarint,
 )
@@ -40,370 +41,343 @@ NO_LEADER_CHANGE = -2
 """``PartitionChangeRecord.leader``: unchanged."""
 
 
-def wire(
-    kind: str,
-    *,
-    since: int = 0,
-    tag: int | None = None,
-    default: Any = REQUIRED,
-    array: bool = False,
-    nullable: bool = False,
-    of: type[Any] | None = None,
-) -> Any:
-    """A record field: its type on the wire, the first version that has it, and its tag."""
-    metadata = {"wire": (kind, since, tag, default, array, nullable, of)}
-    if default is REQUIRED:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+class Wire(Struct, frozen=True):
+    """A field of a record on the wire: its type, the first version that has it, and its tag."""
+
+    kind: str
+    since: int = 0
+    tag: int | None = None
+    array: bool = False
+    nullable: bool = False
+    of: type[Any] | None = None
 
 
-def schema_of(cls: type[Any], version: int, name: str | None = None) -> Schema:
-    """The schema of ``version`` of a dataclass whose fields are made with :func:`wire`."""
+@cache
+def wire_fields(cls: type[Any]) -> Mapping[str, tuple[Wire, Any]]:
+    """The fields of a record, or of a struct in one, by name: each on the wire, and its default; :data:`.REQUIRED`:
+    it has none."""
+    hints, defaults = get_type_hints(cls, include_extras=True), defaults_of(cls)
+    return {name: (get_args(hints[name])[1], defaults.get(name, REQUIRED)) for name in cls.__struct_fields__}
+
+
+def schema_of(cls: type[Struct], version: int, name: str | None = None) -> Schema:
+    """The schema of ``version`` of a class whose fields have a :class:`Wire` each."""
     fields = []
-    for f in dataclasses.fields(cls):
-        kind, since, tag, default, array, nullable, of = f.metadata["wire"]
-        if version >= since:
-            struct = schema_of(of, version) if of is not None else None
-            fields.append(Field(f.name, kind, array, nullable, tag, default, struct))
+    for field, (wire, default) in wire_fields(cls).items():
+        if version >= wire.since:
+            struct = schema_of(wire.of, version) if wire.of is not None else None
+            fields.append(Field(field, wire.kind, wire.array, wire.nullable, wire.tag, default, struct))
     return Schema(name or cls.__name__, version, True, tuple(fields))
 
 
-class Record:
+class Record(Struct, frozen=True):
     """Base of all metadata records."""
 
-    __slots__ = ()
     API_KEY: ClassVar[int]
     VERSION_MAX: ClassVar[int] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True):
     """A listener of a broker or controller."""
 
-    name: str = wire("string")
-    host: str = wire("string")
-    port: int = wire("uint16")
-    security_protocol: int = wire("int16", default=0)
+    name: Annotated[str, Wire("string")]
+    host: Annotated[str, Wire("string")]
+    port: Annotated[int, Wire("uint16")]
+    security_protocol: Annotated[int, Wire("int16")] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureRange:
+class FeatureRange(Struct, frozen=True, kw_only=True):
     """The levels of one feature that a node understands."""
 
-    name: str = wire("string")
-    min_supported_version: int = wire("int16")
-    max_supported_version: int = wire("int16")
+    name: Annotated[str, Wire("string")]
+    min_supported_version: Annotated[int, Wire("int16")]
+    max_supported_version: Annotated[int, Wire("int16")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBrokerRecord(Record):
+class RegisterBrokerRecord(Record, frozen=True, kw_only=True):
     """A broker registered, or registered again."""
 
     API_KEY: ClassVar[int] = 0
     VERSION_MAX: ClassVar[int] = 4
-    broker_id: int = wire("int32")
-    is_migrating_zk_broker: bool = wire("bool", since=2, default=False)
-    incarnation_id: Uuid = wire("uuid")
-    broker_epoch: int = wire("int64")
-    end_points: tuple[Endpoint, ...] = wire("struct", array=True, of=Endpoint)
-    features: tuple[FeatureRange, ...] = wire("struct", array=True, of=FeatureRange)
-    rack: str | None = wire("string", nullable=True, default=None)
-    fenced: bool = wire("bool", default=True)
-    in_controlled_shutdown: bool = wire("bool", since=1, default=False)
-    log_dirs: tuple[Uuid, ...] = wire("uuid", since=3, tag=0, array=True, default=())
-    cordoned_log_dirs: tuple[Uuid, ...] | None = wire("uuid", since=4, tag=1, array=True, nullable=True, default=None)
+    broker_id: Annotated[int, Wire("int32")]
+    is_migrating_zk_broker: Annotated[bool, Wire("bool", since=2)] = False
+    incarnation_id: Annotated[Uuid, Wire("uuid")]
+    broker_epoch: Annotated[int, Wire("int64")]
+    end_points: Annotated[tuple[Endpoint, ...], Wire("struct", array=True, of=Endpoint)]
+    features: Annotated[tuple[FeatureRange, ...], Wire("struct", array=True, of=FeatureRange)]
+    rack: Annotated[str | None, Wire("string", nullable=True)] = None
+    fenced: Annotated[bool, Wire("bool")] = True
+    in_controlled_shutdown: Annotated[bool, Wire("bool", since=1)] = False
+    log_dirs: Annotated[tuple[Uuid, ...], Wire("uuid", since=3, tag=0, array=True)] = ()
+    cordoned_log_dirs: Annotated[tuple[Uuid, ...] | None, Wire("uuid", since=4, tag=1, array=True, nullable=True)] = (
+        None
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerRecord(Record):
+class UnregisterBrokerRecord(Record, frozen=True, kw_only=True):
     """A broker was removed."""
 
     API_KEY: ClassVar[int] = 1
-    broker_id: int = wire("int32")
-    broker_epoch: int = wire("int64")
+    broker_id: Annotated[int, Wire("int32")]
+    broker_epoch: Annotated[int, Wire("int64")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRecord(Record):
+class TopicRecord(Record, frozen=True, kw_only=True):
     """A topic was created; its partitions follow."""
 
     API_KEY: ClassVar[int] = 2
-    name: str = wire("string")
-    topic_id: Uuid = wire("uuid")
+    name: Annotated[str, Wire("string")]
+    topic_id: Annotated[Uuid, Wire("uuid")]
 
 
-@value_type
-class PartitionRecord(Record):
+class PartitionRecord(Record, frozen=True, kw_only=True):
     """A partition, whole."""
 
     API_KEY: ClassVar[int] = 3
     VERSION_MAX: ClassVar[int] = 2
-    partition_id: int = wire("int32", default=-1)
-    topic_id: Uuid = wire("uuid")
-    replicas: tuple[int, ...] = wire("int32", array=True)
-    isr: tuple[int, ...] = wire("int32", array=True)
-    removing_replicas: tuple[int, ...] = wire("int32", array=True, default=())
-    adding_replicas: tuple[int, ...] = wire("int32", array=True, default=())
-    leader: int = wire("int32", default=-1)
-    leader_recovery_state: int = wire("int8", tag=0, default=0)
-    leader_epoch: int = wire("int32", default=-1)
-    partition_epoch: int = wire("int32", default=-1)
-    directories: tuple[Uuid, ...] = wire("uuid", since=1, array=True, default=())
-    eligible_leader_replicas: tuple[int, ...] | None = wire(
-        "int32", since=2, tag=1, array=True, nullable=True, default=None
-    )
-    last_known_elr: tuple[int, ...] | None = wire("int32", since=2, tag=2, array=True, nullable=True, default=None)
+    partition_id: Annotated[int, Wire("int32")] = -1
+    topic_id: Annotated[Uuid, Wire("uuid")]
+    replicas: Annotated[tuple[int, ...], Wire("int32", array=True)]
+    isr: Annotated[tuple[int, ...], Wire("int32", array=True)]
+    removing_replicas: Annotated[tuple[int, ...], Wire("int32", array=True)] = ()
+    adding_replicas: Annotated[tuple[int, ...], Wire("int32", array=True)] = ()
+    leader: Annotated[int, Wire("int32")] = -1
+    leader_recovery_state: Annotated[int, Wire("int8", tag=0)] = 0
+    leader_epoch: Annotated[int, Wire("int32")] = -1
+    partition_epoch: Annotated[int, Wire("int32")] = -1
+    directories: Annotated[tuple[Uuid, ...], Wire("uuid", since=1, array=True)] = ()
+    eligible_leader_replicas: Annotated[
+        tuple[int, ...] | None, Wire("int32", since=2, tag=1, array=True, nullable=True)
+    ] = None
+    last_known_elr: Annotated[tuple[int, ...] | None, Wire("int32", since=2, tag=2, array=True, nullable=True)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigRecord(Record):
+class ConfigRecord(Record, frozen=True, kw_only=True):
     """A configuration value; null deletes it. Resource types: 2 topic, 4 broker, 16 client metrics, 32 group."""
 
     API_KEY: ClassVar[int] = 4
-    resource_type: int = wire("int8")
-    resource_name: str = wire("string")
-    name: str = wire("string")
-    value: str | None = wire("string", nullable=True)
+    resource_type: Annotated[int, Wire("int8")]
+    resource_name: Annotated[str, Wire("string")]
+    name: Annotated[str, Wire("string")]
+    value: Annotated[str | None, Wire("string", nullable=True)]
 
 
-@value_type
-class PartitionChangeRecord(Record):
+class PartitionChangeRecord(Record, frozen=True, kw_only=True):
     """Change of a partition; null is unchanged. Each raises the partition epoch, a leader the leader epoch."""
 
     API_KEY: ClassVar[int] = 5
     VERSION_MAX: ClassVar[int] = 2
-    partition_id: int = wire("int32", default=-1)
-    topic_id: Uuid = wire("uuid")
-    isr: tuple[int, ...] | None = wire("int32", tag=0, array=True, nullable=True, default=None)
-    leader: int = wire("int32", tag=1, default=NO_LEADER_CHANGE)
-    replicas: tuple[int, ...] | None = wire("int32", tag=2, array=True, nullable=True, default=None)
-    removing_replicas: tuple[int, ...] | None = wire("int32", tag=3, array=True, nullable=True, default=None)
-    adding_replicas: tuple[int, ...] | None = wire("int32", tag=4, array=True, nullable=True, default=None)
-    leader_recovery_state: int = wire("int8", tag=5, default=-1)
-    directories: tuple[Uuid, ...] | None = wire("uuid", since=1, tag=8, array=True, nullable=True, default=None)
-    eligible_leader_replicas: tuple[int, ...] | None = wire(
-        "int32", since=2, tag=6, array=True, nullable=True, default=None
-    )
-    last_known_elr: tuple[int, ...] | None = wire("int32", since=2, tag=7, array=True, nullable=True, default=None)
+    partition_id: Annotated[int, Wire("int32")] = -1
+    topic_id: Annotated[Uuid, Wire("uuid")]
+    isr: Annotated[tuple[int, ...] | None, Wire("int32", tag=0, array=True, nullable=True)] = None
+    leader: Annotated[int, Wire("int32", tag=1)] = NO_LEADER_CHANGE
+    replicas: Annotated[tuple[int, ...] | None, Wire("int32", tag=2, array=True, nullable=True)] = None
+    removing_replicas: Annotated[tuple[int, ...] | None, Wire("int32", tag=3, array=True, nullable=True)] = None
+    adding_replicas: Annotated[tuple[int, ...] | None, Wire("int32", tag=4, array=True, nullable=True)] = None
+    leader_recovery_state: Annotated[int, Wire("int8", tag=5)] = -1
+    directories: Annotated[tuple[Uuid, ...] | None, Wire("uuid", since=1, tag=8, array=True, nullable=True)] = None
+    eligible_leader_replicas: Annotated[
+        tuple[int, ...] | None, Wire("int32", since=2, tag=6, array=True, nullable=True)
+    ] = None
+    last_known_elr: Annotated[tuple[int, ...] | None, Wire("int32", since=2, tag=7, array=True, nullable=True)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FenceBrokerRecord(Record):
+class FenceBrokerRecord(Record, frozen=True, kw_only=True):
     """A broker was fenced (before metadata.version 3.3-IV2)."""
 
     API_KEY: ClassVar[int] = 7
-    id: int = wire("int32")
-    epoch: int = wire("int64")
+    id: Annotated[int, Wire("int32")]
+    epoch: Annotated[int, Wire("int64")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfenceBrokerRecord(Record):
+class UnfenceBrokerRecord(Record, frozen=True, kw_only=True):
     """A broker was unfenced (before metadata.version 3.3-IV2)."""
 
     API_KEY: ClassVar[int] = 8
-    id: int = wire("int32")
-    epoch: int = wire("int64")
+    id: Annotated[int, Wire("int32")]
+    epoch: Annotated[int, Wire("int64")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveTopicRecord(Record):
+class RemoveTopicRecord(Record, frozen=True, kw_only=True):
     """A topic was deleted with its partitions and configuration."""
 
     API_KEY: ClassVar[int] = 9
-    topic_id: Uuid = wire("uuid")
+    topic_id: Annotated[Uuid, Wire("uuid")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelegationTokenRecord(Record):
+class DelegationTokenRecord(Record, frozen=True, kw_only=True):
     """A delegation token."""
 
     API_KEY: ClassVar[int] = 10
-    owner: str = wire("string")
-    requester: str = wire("string")
-    renewers: tuple[str, ...] = wire("string", array=True)
-    issue_timestamp: int = wire("int64")
-    max_timestamp: int = wire("int64")
-    expiration_timestamp: int = wire("int64")
-    token_id: str = wire("string")
+    owner: Annotated[str, Wire("string")]
+    requester: Annotated[str, Wire("string")]
+    renewers: Annotated[tuple[str, ...], Wire("string", array=True)]
+    issue_timestamp: Annotated[int, Wire("int64")]
+    max_timestamp: Annotated[int, Wire("int64")]
+    expiration_timestamp: Annotated[int, Wire("int64")]
+    token_id: Annotated[str, Wire("string")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserScramCredentialRecord(Record):
+class UserScramCredentialRecord(Record, frozen=True, kw_only=True):
     """A SCRAM credential. Mechanisms: 1 SHA-256, 2 SHA-512."""
 
     API_KEY: ClassVar[int] = 11
-    name: str = wire("string")
-    mechanism: int = wire("int8")
-    salt: bytes = wire("bytes")
-    stored_key: bytes = wire("bytes")
-    server_key: bytes = wire("bytes")
-    iterations: int = wire("int32")
+    name: Annotated[str, Wire("string")]
+    mechanism: Annotated[int, Wire("int8")]
+    salt: Annotated[bytes, Wire("bytes")]
+    stored_key: Annotated[bytes, Wire("bytes")]
+    server_key: Annotated[bytes, Wire("bytes")]
+    iterations: Annotated[int, Wire("int32")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureLevelRecord(Record):
+class FeatureLevelRecord(Record, frozen=True, kw_only=True):
     """The finalized level of a feature; 0 removes it."""
 
     API_KEY: ClassVar[int] = 12
-    name: str = wire("string")
-    feature_level: int = wire("int16")
+    name: Annotated[str, Wire("string")]
+    feature_level: Annotated[int, Wire("int16")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaEntity:
+class QuotaEntity(Struct, frozen=True, kw_only=True):
     """A dimension of a client quota's entity."""
 
-    entity_type: str = wire("string")
-    entity_name: str | None = wire("string", nullable=True)
+    entity_type: Annotated[str, Wire("string")]
+    entity_name: Annotated[str | None, Wire("string", nullable=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientQuotaRecord(Record):
+class ClientQuotaRecord(Record, frozen=True, kw_only=True):
     """A client quota."""
 
     API_KEY: ClassVar[int] = 14
-    entity: tuple[QuotaEntity, ...] = wire("struct", array=True, of=QuotaEntity)
-    key: str = wire("string")
-    value: float = wire("float64")
-    remove: bool = wire("bool")
+    entity: Annotated[tuple[QuotaEntity, ...], Wire("struct", array=True, of=QuotaEntity)]
+    key: Annotated[str, Wire("string")]
+    value: Annotated[float, Wire("float64")]
+    remove: Annotated[bool, Wire("bool")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdsRecord(Record):
+class ProducerIdsRecord(Record, frozen=True, kw_only=True):
     """A block of producer ids was handed out."""
 
     API_KEY: ClassVar[int] = 15
-    broker_id: int = wire("int32")
-    broker_epoch: int = wire("int64", default=-1)
-    next_producer_id: int = wire("int64")
+    broker_id: Annotated[int, Wire("int32")]
+    broker_epoch: Annotated[int, Wire("int64")] = -1
+    next_producer_id: Annotated[int, Wire("int64")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationChangeRecord(Record):
+class BrokerRegistrationChangeRecord(Record, frozen=True, kw_only=True):
     """Change of a registration. Fenced: 1 fence, -1 unfence, 0 unchanged. An empty ``log_dirs`` is unchanged."""
 
     API_KEY: ClassVar[int] = 17
     VERSION_MAX: ClassVar[int] = 3
-    broker_id: int = wire("int32")
-    broker_epoch: int = wire("int64")
-    fenced: int = wire("int8", tag=0, default=0)
-    in_controlled_shutdown: int = wire("int8", since=1, tag=1, default=0)
-    log_dirs: tuple[Uuid, ...] = wire("uuid", since=2, tag=2, array=True, default=())
-    cordoned_log_dirs: tuple[Uuid, ...] | None = wire("uuid", since=3, tag=3, array=True, nullable=True, default=None)
+    broker_id: Annotated[int, Wire("int32")]
+    broker_epoch: Annotated[int, Wire("int64")]
+    fenced: Annotated[int, Wire("int8", tag=0)] = 0
+    in_controlled_shutdown: Annotated[int, Wire("int8", since=1, tag=1)] = 0
+    log_dirs: Annotated[tuple[Uuid, ...], Wire("uuid", since=2, tag=2, array=True)] = ()
+    cordoned_log_dirs: Annotated[tuple[Uuid, ...] | None, Wire("uuid", since=3, tag=3, array=True, nullable=True)] = (
+        None
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessControlEntryRecord(Record):
+class AccessControlEntryRecord(Record, frozen=True, kw_only=True):
     """An ACL."""
 
     API_KEY: ClassVar[int] = 18
-    id: Uuid = wire("uuid")
-    resource_type: int = wire("int8")
-    resource_name: str = wire("string")
-    pattern_type: int = wire("int8")
-    principal: str = wire("string")
-    host: str = wire("string")
-    operation: int = wire("int8")
-    permission_type: int = wire("int8")
+    id: Annotated[Uuid, Wire("uuid")]
+    resource_type: Annotated[int, Wire("int8")]
+    resource_name: Annotated[str, Wire("string")]
+    pattern_type: Annotated[int, Wire("int8")]
+    principal: Annotated[str, Wire("string")]
+    host: Annotated[str, Wire("string")]
+    operation: Annotated[int, Wire("int8")]
+    permission_type: Annotated[int, Wire("int8")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveAccessControlEntryRecord(Record):
+class RemoveAccessControlEntryRecord(Record, frozen=True, kw_only=True):
     """An ACL was removed."""
 
     API_KEY: ClassVar[int] = 19
-    id: Uuid = wire("uuid")
+    id: Annotated[Uuid, Wire("uuid")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoOpRecord(Record):
+class NoOpRecord(Record, frozen=True, kw_only=True):
     """Keeps offsets moving in an idle cluster."""
 
     API_KEY: ClassVar[int] = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZkMigrationStateRecord(Record):
+class ZkMigrationStateRecord(Record, frozen=True, kw_only=True):
     """State of a migration from ZooKeeper."""
 
     API_KEY: ClassVar[int] = 21
-    zk_migration_state: int = wire("int8")
+    zk_migration_state: Annotated[int, Wire("int8")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveUserScramCredentialRecord(Record):
+class RemoveUserScramCredentialRecord(Record, frozen=True, kw_only=True):
     """A SCRAM credential was removed."""
 
     API_KEY: ClassVar[int] = 22
-    name: str = wire("string")
-    mechanism: int = wire("int8")
+    name: Annotated[str, Wire("string")]
+    mechanism: Annotated[int, Wire("int8")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginTransactionRecord(Record):
+class BeginTransactionRecord(Record, frozen=True, kw_only=True):
     """From here on records are buffered until the transaction ends."""
 
     API_KEY: ClassVar[int] = 23
-    name: str | None = wire("string", tag=0, nullable=True, default=None)
+    name: Annotated[str | None, Wire("string", tag=0, nullable=True)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransactionRecord(Record):
+class EndTransactionRecord(Record, frozen=True, kw_only=True):
     """The buffered records count."""
 
     API_KEY: ClassVar[int] = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortTransactionRecord(Record):
+class AbortTransactionRecord(Record, frozen=True, kw_only=True):
     """The buffered records do not count."""
 
     API_KEY: ClassVar[int] = 25
-    reason: str | None = wire("string", tag=0, nullable=True, default=None)
+    reason: Annotated[str | None, Wire("string", tag=0, nullable=True)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveDelegationTokenRecord(Record):
+class RemoveDelegationTokenRecord(Record, frozen=True, kw_only=True):
     """A delegation token was removed."""
 
     API_KEY: ClassVar[int] = 26
-    token_id: str = wire("string")
+    token_id: Annotated[str, Wire("string")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterControllerRecord(Record):
+class RegisterControllerRecord(Record, frozen=True, kw_only=True):
     """A controller registered."""
 
     API_KEY: ClassVar[int] = 27
-    controller_id: int = wire("int32")
-    incarnation_id: Uuid = wire("uuid")
-    zk_migration_ready: bool = wire("bool")
-    end_points: tuple[Endpoint, ...] = wire("struct", array=True, of=Endpoint)
-    features: tuple[FeatureRange, ...] = wire("struct", array=True, of=FeatureRange)
+    controller_id: Annotated[int, Wire("int32")]
+    incarnation_id: Annotated[Uuid, Wire("uuid")]
+    zk_migration_ready: Annotated[bool, Wire("bool")]
+    end_points: Annotated[tuple[Endpoint, ...], Wire("struct", array=True, of=Endpoint)]
+    features: Annotated[tuple[FeatureRange, ...], Wire("struct", array=True, of=FeatureRange)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClearElrRecord(Record):
+class ClearElrRecord(Record, frozen=True, kw_only=True):
     """The eligible leader replicas of a topic (all topics: empty name) were cleared."""
 
     API_KEY: ClassVar[int] = 28
-    topic_name: str = wire("string")
+    topic_name: Annotated[str, Wire("string")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterControllerRecord(Record):
+class UnregisterControllerRecord(Record, frozen=True, kw_only=True):
     """A controller was unregistered (KIP-1312)."""
 
     API_KEY: ClassVar[int] = 29
-    controller_id: int = wire("int32")
+    controller_id: Annotated[int, Wire("int32")]
 
 
 RECORD_TYPES: Mapping[int, type[Record]] = {cls.API_KEY: cls for cls in Record.__subclasses__()}
 """Every record type by api key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownRecord(Record):
+class UnknownRecord(Record, frozen=True, kw_only=True):
     """A record that is not understood in full: of a newer Kafka, or damaged (:mod:`.newer`).
 
     Attributes:
@@ -457,7 +431,7 @@ _IDS_FIELDS = ("partition_id", "topic_id")
 
 
 def _tail_fields(cls: type[Record]) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls) if f.name not in _IDS_FIELDS)  # type: ignore[arg-type]
+    return tuple(name for name in cls.__struct_fields__ if name not in _IDS_FIELDS)
 
 
 TAIL_OF: Mapping[type[Record], Callable[[Any], tuple[Any, ...]]] = {

@@ -2,7 +2,6 @@
 listener, which also answers for a controller that cannot be reached. Pure.
 """
 
-import dataclasses
 from typing import Any
 
 from kjbod.metadata.topic_screening import TEXTS
@@ -95,7 +94,7 @@ def refusal(request: RequestBody[Any], code: ErrorCode, version: int, message: s
             return ElectLeadersResponse(replica_election_results=_elections(request, code, message))
     response = API[request.API_KEY].response
     fields: dict[str, Any] = {"error_code": code}
-    if "error_message" in {field.name for field in dataclasses.fields(response)}:  # type: ignore[arg-type]
+    if "error_message" in response.__struct_fields__:
         fields["error_message"] = message
     return response(**fields)
 

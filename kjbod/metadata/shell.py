@@ -7,25 +7,23 @@ from the next character (``org.apache.kafka.shell``).
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from kjbod.metadata.tree import Directory, Leaf, Node
-from kjbod.quick_dataclass import dataclass
 
 PROMPT = ">> "
 _INDENT = "  "
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A line that a command prints; ``error``: it says what could not be done."""
 
     text: str
     error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A node, and the names that lead to it from the root."""
 
     path: tuple[str, ...]
@@ -37,8 +35,7 @@ class Found:
         return self.path[-1] if self.path else "/"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """A command: how it is called, and what it does."""
 
     usage: str
@@ -50,8 +47,7 @@ class Command:
     """Its arguments are paths, and completed as such."""
 
 
-@dataclass(slots=True)
-class Shell:
+class Shell(Struct):
     """A working directory in a tree, and what was entered so far.
 
     Args:

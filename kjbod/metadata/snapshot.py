@@ -8,9 +8,10 @@ controller is to write.
 """
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
+
+from msgspec import Struct
 
 from kjbod.documents import INT32_MAX, INT64_MAX
 from kjbod.errors import LogCorruptError
@@ -44,8 +45,7 @@ _RECORD_OVERHEAD_BYTES = 24
 _RECORDS_PER_STEP = 500
 
 
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class SnapshotId:
+class SnapshotId(Struct, frozen=True, order=True):
     """The log up to where a snapshot reaches: ``end_offset`` is the first that it lacks."""
 
     end_offset: int
@@ -65,8 +65,7 @@ class SnapshotId:
         return cls(int(match[1]), int(match[2]))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """Contents of a checkpoint."""
 
     last_contained_log_timestamp_ms: int

@@ -4,10 +4,11 @@ KIP-48, KIP-373). For the controller, and for the agent's listener, which decide
 
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.records import DelegationTokenRecord
 from kjbod.metadata.topic_screening import Allows
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
@@ -26,8 +27,7 @@ NO_MOMENT: Final = -1
 """Stands for a time in an answer to who may not ask."""
 
 
-@dataclass(frozen=True, slots=True)
-class Requester:
+class Requester(Struct, frozen=True):
     """The sender of a request for tokens.
 
     Attributes:

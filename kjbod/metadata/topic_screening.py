@@ -2,14 +2,14 @@
 (``ControllerApis``). For the controller, and for the agent's listener, which decides before it forwards. Pure.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
+
+from msgspec import Struct, structs
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import CLUSTER_NAME, Operation, ResourceType
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     CreateTopicsRequest,
@@ -37,8 +37,7 @@ class Allows(Protocol):
     def allow(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Screened:
+class Screened(Struct, frozen=True):
     """A request after authorization.
 
     Attributes:
@@ -67,9 +66,9 @@ def screen_create_topics(request: CreateTopicsRequest, permissions: Allows, text
             for name in names
             if name in refused
         )
-        return dataclasses.replace(done, topics=(*made, *mine))
+        return structs.replace(done, topics=(*made, *mine))
 
-    return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
+    return Screened(structs.replace(request, topics=allowed) if allowed else None, merge)
 
 
 def screen_delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissions: Allows) -> Screened:
@@ -96,9 +95,9 @@ def screen_delete_topics(request: DeleteTopicsRequest, image: MetadataImage, per
 
     def merge(answer: DeleteTopicsResponse | None) -> ResponseBody:
         done = DeleteTopicsResponse() if answer is None else answer
-        return dataclasses.replace(done, responses=(*done.responses, *refused))
+        return structs.replace(done, responses=(*done.responses, *refused))
 
-    rest = dataclasses.replace(request, topics=topics, topic_names=names)
+    rest = structs.replace(request, topics=topics, topic_names=names)
     return Screened(rest if topics or names else None, merge)
 
 
@@ -106,7 +105,7 @@ def _without_secrets(topic: CreateTopicsResponseTopic, permissions: Allows) -> C
     """The configuration of a new topic is for those who may describe it."""
     if topic.error_code or permissions.allow(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         return topic
-    return dataclasses.replace(
+    return structs.replace(
         topic,
         topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         num_partitions=-1,

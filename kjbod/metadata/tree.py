@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from kjbod import __version__
 from kjbod.config.endpoints import SECURITY_PROTOCOLS
 from kjbod.ids import Uuid
@@ -30,7 +32,6 @@ from kjbod.metadata.records import (
     UserScramCredentialRecord,
 )
 from kjbod.metadata.secrets import REDACTED, is_password
-from kjbod.quick_dataclass import dataclass
 
 RESOURCE_TYPES: Mapping[int, str] = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 """``ConfigResource.Type`` by its number in a ConfigRecord."""
@@ -42,15 +43,13 @@ _QUOTA_NAMES: Mapping[str, str] = {"client-id": "clientId", "ip": "ip", "user": 
 """How the shell calls the types of an entity, in the order in which it puts them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """A file: one text, which may have several lines."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """A directory whose children are made when they are asked for."""
 
     names: Callable[[], Iterable[str]]
@@ -64,8 +63,7 @@ class Directory:
 Node: TypeAlias = Leaf | Directory
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(Struct, frozen=True):
     """Last record that an image contains (``MetadataProvenance``)."""
 
     offset: int

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 RECENT_MAX = 1_028
 """Durations from which quantiles are made: as many as Kafka's histograms keep (``ExponentiallyDecayingSample``). There
@@ -14,8 +14,7 @@ BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in BOUNDS_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Durations:
+class Durations(Struct, frozen=True):
     """A :class:`Distribution` at one moment."""
 
     buckets: tuple[int, ...]

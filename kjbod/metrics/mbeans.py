@@ -22,10 +22,10 @@ the quotes in the label: ``logDirectory="\\"/disks/d1\\""``. So do these; ``kjbo
 import re
 from collections.abc import Iterable, Iterator
 
+from msgspec import Struct
 from prometheus_client.core import Metric
 
 from kjbod.metrics.distribution import Durations
-from kjbod.quick_dataclass import dataclass
 
 QUANTILES = ("50", "75", "95", "98", "99", "999")
 """The percentiles of a histogram of Kafka's (``…thPercentile``); 999 is 99.9 %."""
@@ -35,8 +35,7 @@ _ESCAPED = re.compile(r'([\\"*?])')
 _KAFKA_DOMAIN = re.compile(r"(?:.*\.)?kafka\.(\w+)")
 
 
-@dataclass(frozen=True, slots=True)
-class MBean:
+class MBean(Struct, frozen=True):
     """An attribute of an MBean: ``domain:type=…,name=…[,key=…]``.
 
     Attributes:
@@ -56,8 +55,7 @@ class MBean:
     attribute: str = "Value"
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """Series that a naming makes of an MBean. ``name`` is that of the family: of a counter without ``_total``."""
 
     name: str
@@ -66,8 +64,7 @@ class Series:
     labels: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A value, and of an MBean with a further property its value."""
 
     bean: MBean

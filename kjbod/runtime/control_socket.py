@@ -28,9 +28,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from kjbod.errors import EXIT_FAILURE, KjbodError
 from kjbod.permissions import DENIED, advice
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.locks import holder_of
 
 STATE_LOCK_NAME: Final = ".lock"
@@ -154,8 +155,7 @@ def _require_dead(path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- server
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlLimits:
+class ControlLimits(Struct, frozen=True, kw_only=True):
     """Limits of what a peer may cost."""
 
     line_bytes: int = 256 << 10
@@ -381,8 +381,7 @@ def _shown(value: object) -> str:
 # --------------------------------------------------------------------------------------------------------------- client
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answerer:
+class Answerer(Struct, frozen=True, kw_only=True):
     """The process that a client asks, in words for error lines.
 
     Attributes:

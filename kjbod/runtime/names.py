@@ -19,9 +19,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from kjbod.clock import Clock, SystemClock
 from kjbod.errors import KjbodError
-from kjbod.quick_dataclass import dataclass
 
 PATIENCE_MS: Final = 300
 """How long a new answer is waited for where an older one is known."""
@@ -58,8 +59,7 @@ class UnresolvedError(KjbodError):
         self.slow = slow
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """Addresses of a host, in the order in which they are to be tried."""
 
     addresses: tuple[str, ...]
@@ -67,8 +67,7 @@ class Resolved:
     """Why they are those of an earlier look-up; empty where they are new."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LookUp:
+class _LookUp(Struct, frozen=True):
     answer: Future[tuple[str, ...]]
     began_ms: int
 

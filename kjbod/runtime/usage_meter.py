@@ -14,13 +14,12 @@ import resource
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field
 from typing import Final
 
 import psutil
+from msgspec import Struct, field
 
 from kjbod.clock import Clock
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.waiting import is_done_in_time
 from kjbod.usage import Usage, Use
 
@@ -35,8 +34,7 @@ THREADS_MAX: Final = 4
 _GROUPS: Final = ("own", "workers", "helpers")
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """A process as it was read on the event loop."""
 
     pid: int
@@ -79,8 +77,7 @@ def _memory_of(pid: int) -> tuple[int, int] | None:
     return found.pss, found.uss
 
 
-@dataclass(slots=True)
-class _Clocked:
+class _Clocked(Struct):
     """Processor time of a group, its ended processes included."""
 
     ended_s: float = 0.0

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
+from msgspec import Struct
+
 from kjbod.errors import KjbodError
-from kjbod.quick_dataclass import dataclass
 
 T = TypeVar("T")
 CALLS_MAX: Final = 16
@@ -115,8 +116,7 @@ class Aside:
             self._turns.release()
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(Struct):
     """A call's."""
 
     ended: bool = False

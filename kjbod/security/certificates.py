@@ -4,15 +4,15 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.units import moment
 
 ENDS_SOON: Final = timedelta(days=7)
 """Who has not renewed a certificate by then should look why: what renews them does so weeks before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(Struct, frozen=True):
     """A certificate of ours, or the certificates that we trust where there is none.
 
     Attributes:

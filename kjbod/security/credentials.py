@@ -2,11 +2,10 @@
 (``DelegationTokenCache``, KIP-48, KIP-900)."""
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod.scram import MECHANISMS
 from kjbod.security.sasl_server import ScramCredential
 from kjbod.security.tokens import password_of

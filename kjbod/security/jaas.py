@@ -7,11 +7,11 @@ has escapes and ends with its line at the latest; a ``/`` outside of quotes begi
 begins none; a number is no word, so it needs quotes. Options have passwords, so no message shows a part of the text.
 """
 
+import dataclasses
 import re
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import field
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 TEXT_CHARS_MAX = 64 * 1024
 FLAGS = ("required", "requisite", "sufficient", "optional")
@@ -30,7 +30,7 @@ _END = "end"
 _QUOTED = 'the value in double quotes unless it is a plain word, with a backslash before each " and backslash in it'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class LoginModule:
     """A login module (``AppConfigurationEntry``).
 
@@ -42,11 +42,10 @@ class LoginModule:
 
     name: str
     flag: str
-    options: Mapping[str, str] = field(repr=False)
+    options: Mapping[str, str] = dataclasses.field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Syntax:
+class _Syntax(Struct, frozen=True):
     """Rules of a tokenizer.
 
     Attributes:

@@ -18,7 +18,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.security.java_expressions import NUMBER_DIGITS_MAX, compiled, replaced, replacement
 
 KEY: Final = "sasl.kerberos.principal.to.local.rules"
@@ -35,8 +36,7 @@ _NOT_SIMPLE: Final = re.compile(r"[/@]")
 _EXPECTED: Final = "expected DEFAULT or RULE:[n:text](expression)s/from/to/g, with /L or /U after it"
 
 
-@dataclass(frozen=True, slots=True)
-class Substitution:
+class Substitution(Struct, frozen=True):
     """``s/from/to/`` of a rule; ``first``: of the first match alone."""
 
     pattern: re.Pattern[str]
@@ -44,8 +44,7 @@ class Substitution:
     first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KerberosRule:
+class KerberosRule(Struct, frozen=True):
     """A rule of ``sasl.kerberos.principal.to.local.rules``.
 
     Attributes:

@@ -1,15 +1,16 @@
 """Values of Kafka's ``ssl.*`` and ``sasl.*`` keys, read and checked (``SslConfigs``, ``SaslConfigs`` of 4.3.1)."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from kjbod.config.endpoints import PLAINTEXT as PLAINTEXT
 from kjbod.config.endpoints import SASL_PLAINTEXT as SASL_PLAINTEXT
 from kjbod.config.endpoints import SASL_SSL as SASL_SSL
 from kjbod.config.endpoints import SECURITY_PROTOCOLS as SECURITY_PROTOCOLS
 from kjbod.config.endpoints import SSL as SSL
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kjbod.security.kerberos_names import KerberosRule
@@ -22,7 +23,7 @@ NO_CLIENT, WANTED, REQUIRED = CLIENT_AUTH = ("none", "requested", "required")
 DEFAULT_TLS_PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Store:
     """A keystore or a truststore.
 
@@ -39,14 +40,13 @@ class Store:
     key: str
     kind: str = JKS
     path: str | None = None
-    password: str | None = field(default=None, repr=False)
-    pem: str | None = field(default=None, repr=False)
-    key_pem: str | None = field(default=None, repr=False)
-    key_password: str | None = field(default=None, repr=False)
+    password: str | None = dataclasses.field(default=None, repr=False)
+    pem: str | None = dataclasses.field(default=None, repr=False)
+    key_pem: str | None = dataclasses.field(default=None, repr=False)
+    key_password: str | None = dataclasses.field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(Struct, frozen=True):
     """Settings of TLS.
 
     Attributes:
@@ -69,8 +69,7 @@ class Tls:
     client_auth: str = NO_CLIENT
 
 
-@dataclass(frozen=True, slots=True)
-class Kerberos:
+class Kerberos(Struct, frozen=True):
     """A login by Kerberos: options of a ``Krb5LoginModule``, and the keys ``sasl.kerberos.*``.
 
     Attributes:
@@ -99,7 +98,7 @@ class Kerberos:
     renew_pause_ms: int = 60_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Login:
     """Name and password, or a token, for a server that asks by SASL.
 
@@ -114,7 +113,7 @@ class Login:
 
     mechanism: str
     username: str
-    password: str = field(default="", repr=False)
+    password: str = dataclasses.field(default="", repr=False)
     is_token: bool = False
     kerberos: Kerberos | None = None
     token: "TokenSettings | None" = None
@@ -130,8 +129,7 @@ class Login:
         return self.mechanism in ("PLAIN", "OAUTHBEARER")
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelSettings:
+class ChannelSettings(Struct, frozen=True):
     """Security of connections to one kind of server.
 
     Attributes:
@@ -145,7 +143,7 @@ class ChannelSettings:
     login: Login | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ListenerSettings:
     """Security of the connections that a listener takes.
 
@@ -163,8 +161,8 @@ class ListenerSettings:
 
     protocol: str = PLAINTEXT
     tls: Tls | None = None
-    mechanisms: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    reauthentication_ms: Mapping[str, int] = field(default_factory=dict)
+    mechanisms: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict, repr=False)
+    reauthentication_ms: Mapping[str, int] = dataclasses.field(default_factory=dict)
     refusal_delay_ms: int = 100
     principal_rules: "tuple[Rule, ...]" = ()
     kerberos: Kerberos | None = None

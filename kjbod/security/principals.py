@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.security.java_expressions import LINE_ENDS, NUMBER_DIGITS_MAX, compiled, replaced, replacement
 
 # ---- Rules
@@ -34,8 +35,7 @@ _TRIMMED: Final = "".join(map(chr, range(0x21)))
 _EXPECTED: Final = "expected DEFAULT or RULE:pattern/replacement/, with L or U after it for lower or upper case"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A rule of ``ssl.principal.mapping.rules``.
 
     Attributes:
@@ -141,8 +141,7 @@ _LENGTH_BYTES_MAX: Final = 4
 _NO_CERTIFICATE: Final = "expected a certificate in DER"
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+class _Value(Struct, frozen=True):
     """A value in DER: its tag, what is in it, and all of it."""
 
     tag: int

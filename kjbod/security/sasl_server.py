@@ -12,15 +12,16 @@ Kafka does, for names that it knows. Kafka's SCRAM takes names in ASCII alone; h
 """
 
 import base64
+import dataclasses
 import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Final, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from kjbod.errors import KjbodError
-from kjbod.quick_dataclass import dataclass
 from kjbod.scram import MECHANISMS
 from kjbod.security.jaas import LoginModule
 
@@ -50,8 +51,7 @@ class Refused(KjbodError):  # noqa: N818 - an answer of the protocol
         self.reason = reason or words
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The server's answer to one message.
 
     Attributes:
@@ -86,18 +86,17 @@ class SlowMechanism(ServerMechanism, Protocol):
         """Find the answer to a message, for :meth:`answer`. Blocks, and is to be called in a thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ScramCredential:
     """The part of a password that a server keeps (``ScramCredential``)."""
 
     salt: bytes
-    stored_key: bytes = field(repr=False)
-    server_key: bytes = field(repr=False)
+    stored_key: bytes = dataclasses.field(repr=False)
+    server_key: bytes = dataclasses.field(repr=False)
     iterations: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCredential:
+class TokenCredential(Struct, frozen=True):
     """A delegation token as a login.
 
     Attributes:
@@ -144,8 +143,7 @@ def scram(
     return _Scram(mechanism, credential, nonce, token)
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(Struct, frozen=True):
     """An exchange after its first two messages; ``signed`` is what both ends sign of them."""
 
     user: str

@@ -11,10 +11,11 @@ Only what the protocol needs is read, so that a file whose secrets somebody may 
 is one line with file, key and what was expected, and never has the value of a secret.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
+
+from msgspec import structs
 
 from kjbod.config.keys import LONG_MAX
 from kjbod.config.properties import trim
@@ -177,7 +178,7 @@ def of_own_listener(
         reader.wrong("ssl.keystore.location", f"expected a keystore, as the listener {listener} has TLS")
     if tls is not None and protocol == SASL_SSL and reader.key("ssl.client.auth") == "ssl.client.auth":
         # Who logs in by SASL needs no certificate, unless that is said of this listener (ChannelBuilders.create).
-        tls = dataclasses.replace(tls, client_auth=NO_CLIENT)
+        tls = structs.replace(tls, client_auth=NO_CLIENT)
     has_sasl = protocol in (SASL_PLAINTEXT, SASL_SSL)
     mechanisms = reader.enabled_mechanisms(listener, sections) if has_sasl else {}
     found = ListenerSettings(

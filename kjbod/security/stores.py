@@ -20,13 +20,12 @@ import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE, KjbodError
 from kjbod.files import read_file
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.keys import PEM, Store
 
 if TYPE_CHECKING:

@@ -9,17 +9,17 @@ this module enters them into :data:`kjbod.wire.messages.API`.
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from kjbod.ids import ZERO, Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.apis import AUTHORIZED_OPERATIONS_OMITTED, ApiKey, RequestBody, ResponseBody, api_specs
-from kjbod.wire.codec import ignorable
+from kjbod.wire.codec import Ignorable
 from kjbod.wire.messages import API
 
 # ---------------------------------------------------------------- DescribeAcls (29)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResponseAclDescription:
+class DescribeAclsResponseAclDescription(Struct, frozen=True, kw_only=True):
     """A permission or denial."""
 
     principal: str
@@ -28,8 +28,7 @@ class DescribeAclsResponseAclDescription:
     permission_type: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResponseResource:
+class DescribeAclsResponseResource(Struct, frozen=True, kw_only=True):
     """The entries of one resource pattern."""
 
     resource_type: int
@@ -38,8 +37,7 @@ class DescribeAclsResponseResource:
     acls: tuple[DescribeAclsResponseAclDescription, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResponse(ResponseBody):
+class DescribeAclsResponse(ResponseBody, frozen=True, kw_only=True):
     """The entries that match."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_ACLS
@@ -49,8 +47,7 @@ class DescribeAclsResponse(ResponseBody):
     resources: tuple[DescribeAclsResponseResource, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsRequest(RequestBody[DescribeAclsResponse]):
+class DescribeAclsRequest(RequestBody[DescribeAclsResponse], frozen=True, kw_only=True):
     """Asks for the access control entries that match a filter; None matches all."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_ACLS
@@ -66,16 +63,14 @@ class DescribeAclsRequest(RequestBody[DescribeAclsResponse]):
 # ---------------------------------------------------------------- CreateAcls (30)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateAclsResponseAclCreation:
+class CreateAclsResponseAclCreation(Struct, frozen=True, kw_only=True):
     """The outcome of one entry."""
 
     error_code: int = 0
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateAclsResponse(ResponseBody):
+class CreateAclsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, in the order of the request."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_ACLS
@@ -83,8 +78,7 @@ class CreateAclsResponse(ResponseBody):
     results: tuple[CreateAclsResponseAclCreation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateAclsRequestAclCreation:
+class CreateAclsRequestAclCreation(Struct, frozen=True, kw_only=True):
     """An entry to create."""
 
     resource_type: int
@@ -96,8 +90,7 @@ class CreateAclsRequestAclCreation:
     permission_type: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateAclsRequest(RequestBody[CreateAclsResponse]):
+class CreateAclsRequest(RequestBody[CreateAclsResponse], frozen=True, kw_only=True):
     """Creates access control entries."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_ACLS
@@ -107,8 +100,7 @@ class CreateAclsRequest(RequestBody[CreateAclsResponse]):
 # ---------------------------------------------------------------- DeleteAcls (31)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsResponseMatchingAcl:
+class DeleteAclsResponseMatchingAcl(Struct, frozen=True, kw_only=True):
     """An entry that a filter matched, and what came of it."""
 
     error_code: int = 0
@@ -122,8 +114,7 @@ class DeleteAclsResponseMatchingAcl:
     permission_type: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsResponseFilter:
+class DeleteAclsResponseFilter(Struct, frozen=True, kw_only=True):
     """ACLs that one filter deleted."""
 
     error_code: int = 0
@@ -131,8 +122,7 @@ class DeleteAclsResponseFilter:
     matching_acls: tuple[DeleteAclsResponseMatchingAcl, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsResponse(ResponseBody):
+class DeleteAclsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, filter by filter, in the order of the request."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DELETE_ACLS
@@ -140,8 +130,7 @@ class DeleteAclsResponse(ResponseBody):
     filter_results: tuple[DeleteAclsResponseFilter, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsRequestFilter:
+class DeleteAclsRequestFilter(Struct, frozen=True, kw_only=True):
     """Filter of the entries to delete; None matches all."""
 
     resource_type_filter: int
@@ -153,8 +142,7 @@ class DeleteAclsRequestFilter:
     permission_type: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsRequest(RequestBody[DeleteAclsResponse]):
+class DeleteAclsRequest(RequestBody[DeleteAclsResponse], frozen=True, kw_only=True):
     """Deletes access control entries."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DELETE_ACLS
@@ -164,8 +152,7 @@ class DeleteAclsRequest(RequestBody[DeleteAclsResponse]):
 # ---------------------------------------------------------------- AlterConfigs (33)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsResponseResourceResponse:
+class AlterConfigsResponseResourceResponse(Struct, frozen=True, kw_only=True):
     """The outcome for one resource."""
 
     error_code: int = 0
@@ -174,8 +161,7 @@ class AlterConfigsResponseResourceResponse:
     resource_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsResponse(ResponseBody):
+class AlterConfigsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, resource by resource."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_CONFIGS
@@ -183,16 +169,14 @@ class AlterConfigsResponse(ResponseBody):
     responses: tuple[AlterConfigsResponseResourceResponse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsRequestAlterableConfig:
+class AlterConfigsRequestAlterableConfig(Struct, frozen=True, kw_only=True):
     """A key and its new value; None takes the default."""
 
     name: str
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsRequestResource:
+class AlterConfigsRequestResource(Struct, frozen=True, kw_only=True):
     """All dynamic configuration of one resource."""
 
     resource_type: int
@@ -200,8 +184,7 @@ class AlterConfigsRequestResource:
     configs: tuple[AlterConfigsRequestAlterableConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsRequest(RequestBody[AlterConfigsResponse]):
+class AlterConfigsRequest(RequestBody[AlterConfigsResponse], frozen=True, kw_only=True):
     """Replaces the dynamic configuration of resources whole (deprecated since KIP-339)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_CONFIGS
@@ -212,8 +195,7 @@ class AlterConfigsRequest(RequestBody[AlterConfigsResponse]):
 # ---------------------------------------------------------------- CreatePartitions (37)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsResponseTopic:
+class CreatePartitionsResponseTopic(Struct, frozen=True, kw_only=True):
     """The outcome for one topic."""
 
     name: str
@@ -221,8 +203,7 @@ class CreatePartitionsResponseTopic:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsResponse(ResponseBody):
+class CreatePartitionsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, topic by topic."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_PARTITIONS
@@ -230,15 +211,13 @@ class CreatePartitionsResponse(ResponseBody):
     results: tuple[CreatePartitionsResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsRequestAssignment:
+class CreatePartitionsRequestAssignment(Struct, frozen=True, kw_only=True):
     """The brokers of one new partition."""
 
     broker_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsRequestTopic:
+class CreatePartitionsRequestTopic(Struct, frozen=True, kw_only=True):
     """Number of partitions that a topic is to have; assignments of the new ones, or None."""
 
     name: str
@@ -246,8 +225,7 @@ class CreatePartitionsRequestTopic:
     assignments: tuple[CreatePartitionsRequestAssignment, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsRequest(RequestBody[CreatePartitionsResponse]):
+class CreatePartitionsRequest(RequestBody[CreatePartitionsResponse], frozen=True, kw_only=True):
     """Adds partitions to topics."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_PARTITIONS
@@ -259,16 +237,15 @@ class CreatePartitionsRequest(RequestBody[CreatePartitionsResponse]):
 # ---------------------------------------------------------------- CreateDelegationToken (38)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateDelegationTokenResponse(ResponseBody):
+class CreateDelegationTokenResponse(ResponseBody, frozen=True, kw_only=True):
     """The token; below version 3 a broker leaves out who asked for it."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_DELEGATION_TOKEN
     error_code: int = 0
     principal_type: str = ""
     principal_name: str = ""
-    token_requester_principal_type: str = ignorable("")
-    token_requester_principal_name: str = ignorable("")
+    token_requester_principal_type: Ignorable[str] = ""
+    token_requester_principal_name: Ignorable[str] = ""
     issue_timestamp: int = 0
     expiry_timestamp: int = 0
     max_timestamp: int = 0
@@ -277,16 +254,14 @@ class CreateDelegationTokenResponse(ResponseBody):
     throttle_time_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateDelegationTokenRequestCreatableRenewers:
+class CreateDelegationTokenRequestCreatableRenewers(Struct, frozen=True, kw_only=True):
     """Somebody who may renew the token."""
 
     principal_type: str
     principal_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateDelegationTokenRequest(RequestBody[CreateDelegationTokenResponse]):
+class CreateDelegationTokenRequest(RequestBody[CreateDelegationTokenResponse], frozen=True, kw_only=True):
     """Creates a delegation token (KIP-48)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_DELEGATION_TOKEN
@@ -299,8 +274,7 @@ class CreateDelegationTokenRequest(RequestBody[CreateDelegationTokenResponse]):
 # ---------------------------------------------------------------- RenewDelegationToken (39)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenewDelegationTokenResponse(ResponseBody):
+class RenewDelegationTokenResponse(ResponseBody, frozen=True, kw_only=True):
     """The new expiry."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.RENEW_DELEGATION_TOKEN
@@ -309,8 +283,7 @@ class RenewDelegationTokenResponse(ResponseBody):
     throttle_time_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenewDelegationTokenRequest(RequestBody[RenewDelegationTokenResponse]):
+class RenewDelegationTokenRequest(RequestBody[RenewDelegationTokenResponse], frozen=True, kw_only=True):
     """Renews a delegation token."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.RENEW_DELEGATION_TOKEN
@@ -321,8 +294,7 @@ class RenewDelegationTokenRequest(RequestBody[RenewDelegationTokenResponse]):
 # ---------------------------------------------------------------- ExpireDelegationToken (40)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpireDelegationTokenResponse(ResponseBody):
+class ExpireDelegationTokenResponse(ResponseBody, frozen=True, kw_only=True):
     """The new expiry."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.EXPIRE_DELEGATION_TOKEN
@@ -331,8 +303,7 @@ class ExpireDelegationTokenResponse(ResponseBody):
     throttle_time_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpireDelegationTokenRequest(RequestBody[ExpireDelegationTokenResponse]):
+class ExpireDelegationTokenRequest(RequestBody[ExpireDelegationTokenResponse], frozen=True, kw_only=True):
     """Sets when a delegation token expires."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.EXPIRE_DELEGATION_TOKEN
@@ -343,22 +314,20 @@ class ExpireDelegationTokenRequest(RequestBody[ExpireDelegationTokenResponse]):
 # ---------------------------------------------------------------- DescribeDelegationToken (41)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeDelegationTokenResponseRenewer:
+class DescribeDelegationTokenResponseRenewer(Struct, frozen=True, kw_only=True):
     """Somebody who may renew a token."""
 
     principal_type: str
     principal_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeDelegationTokenResponseToken:
+class DescribeDelegationTokenResponseToken(Struct, frozen=True, kw_only=True):
     """A token."""
 
     principal_type: str
     principal_name: str
-    token_requester_principal_type: str = ignorable("")
-    token_requester_principal_name: str = ignorable("")
+    token_requester_principal_type: Ignorable[str] = ""
+    token_requester_principal_name: Ignorable[str] = ""
     issue_timestamp: int
     expiry_timestamp: int
     max_timestamp: int
@@ -367,8 +336,7 @@ class DescribeDelegationTokenResponseToken:
     renewers: tuple[DescribeDelegationTokenResponseRenewer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeDelegationTokenResponse(ResponseBody):
+class DescribeDelegationTokenResponse(ResponseBody, frozen=True, kw_only=True):
     """The tokens."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_DELEGATION_TOKEN
@@ -377,16 +345,14 @@ class DescribeDelegationTokenResponse(ResponseBody):
     throttle_time_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeDelegationTokenRequestOwner:
+class DescribeDelegationTokenRequestOwner(Struct, frozen=True, kw_only=True):
     """Owner whose tokens are asked for."""
 
     principal_type: str
     principal_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeDelegationTokenRequest(RequestBody[DescribeDelegationTokenResponse]):
+class DescribeDelegationTokenRequest(RequestBody[DescribeDelegationTokenResponse], frozen=True, kw_only=True):
     """Asks for tokens: those of some owners, None: all."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_DELEGATION_TOKEN
@@ -396,8 +362,7 @@ class DescribeDelegationTokenRequest(RequestBody[DescribeDelegationTokenResponse
 # ---------------------------------------------------------------- ElectLeaders (43)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeadersResponsePartition:
+class ElectLeadersResponsePartition(Struct, frozen=True, kw_only=True):
     """The outcome for one partition."""
 
     partition_id: int
@@ -405,16 +370,14 @@ class ElectLeadersResponsePartition:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeadersResponseReplicaElection:
+class ElectLeadersResponseReplicaElection(Struct, frozen=True, kw_only=True):
     """The outcomes of one topic."""
 
     topic: str
     partition_result: tuple[ElectLeadersResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeadersResponse(ResponseBody):
+class ElectLeadersResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, partition by partition."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ELECT_LEADERS
@@ -423,16 +386,14 @@ class ElectLeadersResponse(ResponseBody):
     replica_election_results: tuple[ElectLeadersResponseReplicaElection, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeadersRequestTopicPartition:
+class ElectLeadersRequestTopicPartition(Struct, frozen=True, kw_only=True):
     """Partitions of one topic."""
 
     topic: str
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeadersRequest(RequestBody[ElectLeadersResponse]):
+class ElectLeadersRequest(RequestBody[ElectLeadersResponse], frozen=True, kw_only=True):
     """Elects leaders: 0 the preferred ones, 1 unclean ones; None is all partitions (KIP-460)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ELECT_LEADERS
@@ -444,32 +405,28 @@ class ElectLeadersRequest(RequestBody[ElectLeadersResponse]):
 # ---------------------------------------------------------------- DescribeClientQuotas (48)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasResponseEntity:
+class DescribeClientQuotasResponseEntity(Struct, frozen=True, kw_only=True):
     """A part of an entity; a name of None is the default."""
 
     entity_type: str
     entity_name: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasResponseValue:
+class DescribeClientQuotasResponseValue(Struct, frozen=True, kw_only=True):
     """A limit."""
 
     key: str
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasResponseEntry:
+class DescribeClientQuotasResponseEntry(Struct, frozen=True, kw_only=True):
     """An entity and its limits."""
 
     entity: tuple[DescribeClientQuotasResponseEntity, ...]
     values: tuple[DescribeClientQuotasResponseValue, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasResponse(ResponseBody):
+class DescribeClientQuotasResponse(ResponseBody, frozen=True, kw_only=True):
     """The entities that match; None with an error."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLIENT_QUOTAS
@@ -479,8 +436,7 @@ class DescribeClientQuotasResponse(ResponseBody):
     entries: tuple[DescribeClientQuotasResponseEntry, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasRequestComponent:
+class DescribeClientQuotasRequestComponent(Struct, frozen=True, kw_only=True):
     """A part of a filter: an exact name (0), the default (1) or any name (2) of a type."""
 
     entity_type: str
@@ -488,8 +444,7 @@ class DescribeClientQuotasRequestComponent:
     match: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasRequest(RequestBody[DescribeClientQuotasResponse]):
+class DescribeClientQuotasRequest(RequestBody[DescribeClientQuotasResponse], frozen=True, kw_only=True):
     """Asks for client quotas; strict: of entities that have no other parts."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLIENT_QUOTAS
@@ -500,16 +455,14 @@ class DescribeClientQuotasRequest(RequestBody[DescribeClientQuotasResponse]):
 # ---------------------------------------------------------------- AlterClientQuotas (49)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterClientQuotasResponseEntity:
+class AlterClientQuotasResponseEntity(Struct, frozen=True, kw_only=True):
     """A part of the entity; None is the default."""
 
     entity_type: str
     entity_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterClientQuotasResponseEntry:
+class AlterClientQuotasResponseEntry(Struct, frozen=True, kw_only=True):
     """The outcome for one entity."""
 
     error_code: int = 0
@@ -517,8 +470,7 @@ class AlterClientQuotasResponseEntry:
     entity: tuple[AlterClientQuotasResponseEntity, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterClientQuotasResponse(ResponseBody):
+class AlterClientQuotasResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, entity by entity."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_CLIENT_QUOTAS
@@ -526,16 +478,14 @@ class AlterClientQuotasResponse(ResponseBody):
     entries: tuple[AlterClientQuotasResponseEntry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterClientQuotasRequestEntity:
+class AlterClientQuotasRequestEntity(Struct, frozen=True, kw_only=True):
     """A part of the entity, as ``user`` or ``client-id``; None is the default."""
 
     entity_type: str
     entity_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterClientQuotasRequestOp:
+class AlterClientQuotasRequestOp(Struct, frozen=True, kw_only=True):
     """A limit to set or to remove."""
 
     key: str
@@ -543,16 +493,14 @@ class AlterClientQuotasRequestOp:
     remove: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterClientQuotasRequestEntry:
+class AlterClientQuotasRequestEntry(Struct, frozen=True, kw_only=True):
     """Changes for one entity."""
 
     entity: tuple[AlterClientQuotasRequestEntity, ...] = ()
     ops: tuple[AlterClientQuotasRequestOp, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterClientQuotasRequest(RequestBody[AlterClientQuotasResponse]):
+class AlterClientQuotasRequest(RequestBody[AlterClientQuotasResponse], frozen=True, kw_only=True):
     """Alters client quotas (KIP-546)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_CLIENT_QUOTAS
@@ -563,16 +511,14 @@ class AlterClientQuotasRequest(RequestBody[AlterClientQuotasResponse]):
 # ---------------------------------------------------------------- DescribeUserScramCredentials (50)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeUserScramCredentialsResponseCredential:
+class DescribeUserScramCredentialsResponseCredential(Struct, frozen=True, kw_only=True):
     """A mechanism of a user; what is secret stays so."""
 
     mechanism: int
     iterations: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeUserScramCredentialsResponseResult:
+class DescribeUserScramCredentialsResponseResult(Struct, frozen=True, kw_only=True):
     """The credentials of a user."""
 
     user: str
@@ -581,8 +527,7 @@ class DescribeUserScramCredentialsResponseResult:
     credential_infos: tuple[DescribeUserScramCredentialsResponseCredential, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeUserScramCredentialsResponse(ResponseBody):
+class DescribeUserScramCredentialsResponse(ResponseBody, frozen=True, kw_only=True):
     """A result for each user."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
@@ -592,15 +537,13 @@ class DescribeUserScramCredentialsResponse(ResponseBody):
     results: tuple[DescribeUserScramCredentialsResponseResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeUserScramCredentialsRequestUser:
+class DescribeUserScramCredentialsRequestUser(Struct, frozen=True, kw_only=True):
     """A user."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeUserScramCredentialsRequest(RequestBody[DescribeUserScramCredentialsResponse]):
+class DescribeUserScramCredentialsRequest(RequestBody[DescribeUserScramCredentialsResponse], frozen=True, kw_only=True):
     """Asks which SCRAM credentials users have; None or nobody: all users."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
@@ -610,8 +553,7 @@ class DescribeUserScramCredentialsRequest(RequestBody[DescribeUserScramCredentia
 # ---------------------------------------------------------------- AlterUserScramCredentials (51)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterUserScramCredentialsResponseResult:
+class AlterUserScramCredentialsResponseResult(Struct, frozen=True, kw_only=True):
     """The outcome for one user."""
 
     user: str
@@ -619,8 +561,7 @@ class AlterUserScramCredentialsResponseResult:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterUserScramCredentialsResponse(ResponseBody):
+class AlterUserScramCredentialsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, user by user."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
@@ -628,16 +569,14 @@ class AlterUserScramCredentialsResponse(ResponseBody):
     results: tuple[AlterUserScramCredentialsResponseResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterUserScramCredentialsRequestScramCredentialDeletion:
+class AlterUserScramCredentialsRequestScramCredentialDeletion(Struct, frozen=True, kw_only=True):
     """A credential to remove."""
 
     name: str
     mechanism: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterUserScramCredentialsRequestScramCredentialUpsertion:
+class AlterUserScramCredentialsRequestScramCredentialUpsertion(Struct, frozen=True, kw_only=True):
     """A credential to write; the password itself is never sent."""
 
     name: str
@@ -647,8 +586,7 @@ class AlterUserScramCredentialsRequestScramCredentialUpsertion:
     salted_password: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterUserScramCredentialsRequest(RequestBody[AlterUserScramCredentialsResponse]):
+class AlterUserScramCredentialsRequest(RequestBody[AlterUserScramCredentialsResponse], frozen=True, kw_only=True):
     """Alters SCRAM credentials (KIP-554)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
@@ -659,8 +597,7 @@ class AlterUserScramCredentialsRequest(RequestBody[AlterUserScramCredentialsResp
 # ---------------------------------------------------------------- Vote (52)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponsePartition:
+class VoteResponsePartition(Struct, frozen=True, kw_only=True):
     """The vote of one partition's replica."""
 
     partition_index: int
@@ -670,16 +607,14 @@ class VoteResponsePartition:
     vote_granted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponseTopic:
+class VoteResponseTopic(Struct, frozen=True, kw_only=True):
     """The partitions of one topic."""
 
     topic_name: str
     partitions: tuple[VoteResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponseNodeEndpoint:
+class VoteResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
     """Address of a leader."""
 
     node_id: int = 0
@@ -687,8 +622,7 @@ class VoteResponseNodeEndpoint:
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponse(ResponseBody):
+class VoteResponse(ResponseBody, frozen=True, kw_only=True):
     """The votes."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.VOTE
@@ -697,43 +631,39 @@ class VoteResponse(ResponseBody):
     node_endpoints: tuple[VoteResponseNodeEndpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequestPartition:
+class VoteRequestPartition(Struct, frozen=True, kw_only=True):
     """A candidate of one partition's quorum."""
 
     partition_index: int
     replica_epoch: int
     replica_id: int
-    replica_directory_id: Uuid = ignorable(ZERO)
-    voter_directory_id: Uuid = ignorable(ZERO)
+    replica_directory_id: Ignorable[Uuid] = ZERO
+    voter_directory_id: Ignorable[Uuid] = ZERO
     last_offset_epoch: int
     last_offset: int
     pre_vote: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequestTopic:
+class VoteRequestTopic(Struct, frozen=True, kw_only=True):
     """The partitions of one topic."""
 
     topic_name: str
     partitions: tuple[VoteRequestPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest(RequestBody[VoteResponse]):
+class VoteRequest(RequestBody[VoteResponse], frozen=True, kw_only=True):
     """A candidate asks for a vote (KIP-595)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.VOTE
     cluster_id: str | None = None
-    voter_id: int = ignorable(-1)
+    voter_id: Ignorable[int] = -1
     topics: tuple[VoteRequestTopic, ...] = ()
 
 
 # ---------------------------------------------------------------- BeginQuorumEpoch (53)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochResponsePartition:
+class BeginQuorumEpochResponsePartition(Struct, frozen=True, kw_only=True):
     """The replica's opinion of the leader."""
 
     partition_index: int
@@ -742,16 +672,14 @@ class BeginQuorumEpochResponsePartition:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochResponseTopic:
+class BeginQuorumEpochResponseTopic(Struct, frozen=True, kw_only=True):
     """The partitions of one topic."""
 
     topic_name: str
     partitions: tuple[BeginQuorumEpochResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochResponseNodeEndpoint:
+class BeginQuorumEpochResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
     """Address of a leader."""
 
     node_id: int = 0
@@ -759,8 +687,7 @@ class BeginQuorumEpochResponseNodeEndpoint:
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochResponse(ResponseBody):
+class BeginQuorumEpochResponse(ResponseBody, frozen=True, kw_only=True):
     """Opinions of the replicas on the leader."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.BEGIN_QUORUM_EPOCH
@@ -769,26 +696,23 @@ class BeginQuorumEpochResponse(ResponseBody):
     node_endpoints: tuple[BeginQuorumEpochResponseNodeEndpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochRequestPartition:
+class BeginQuorumEpochRequestPartition(Struct, frozen=True, kw_only=True):
     """The leader of one partition's quorum."""
 
     partition_index: int
-    voter_directory_id: Uuid = ignorable(ZERO)
+    voter_directory_id: Ignorable[Uuid] = ZERO
     leader_id: int
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochRequestTopic:
+class BeginQuorumEpochRequestTopic(Struct, frozen=True, kw_only=True):
     """The partitions of one topic."""
 
     topic_name: str
     partitions: tuple[BeginQuorumEpochRequestPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochRequestLeaderEndpoint:
+class BeginQuorumEpochRequestLeaderEndpoint(Struct, frozen=True, kw_only=True):
     """Address of the leader."""
 
     name: str = ""
@@ -796,22 +720,20 @@ class BeginQuorumEpochRequestLeaderEndpoint:
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochRequest(RequestBody[BeginQuorumEpochResponse]):
+class BeginQuorumEpochRequest(RequestBody[BeginQuorumEpochResponse], frozen=True, kw_only=True):
     """A leader says that its epoch has begun (KIP-595)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.BEGIN_QUORUM_EPOCH
     cluster_id: str | None = None
-    voter_id: int = ignorable(-1)
+    voter_id: Ignorable[int] = -1
     topics: tuple[BeginQuorumEpochRequestTopic, ...] = ()
-    leader_endpoints: tuple[BeginQuorumEpochRequestLeaderEndpoint, ...] = ignorable(())
+    leader_endpoints: Ignorable[tuple[BeginQuorumEpochRequestLeaderEndpoint, ...]] = ()
 
 
 # ---------------------------------------------------------------- EndQuorumEpoch (54)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochResponsePartition:
+class EndQuorumEpochResponsePartition(Struct, frozen=True, kw_only=True):
     """The replica's opinion of the leader."""
 
     partition_index: int
@@ -820,16 +742,14 @@ class EndQuorumEpochResponsePartition:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochResponseTopic:
+class EndQuorumEpochResponseTopic(Struct, frozen=True, kw_only=True):
     """The partitions of one topic."""
 
     topic_name: str
     partitions: tuple[EndQuorumEpochResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochResponseNodeEndpoint:
+class EndQuorumEpochResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
     """Address of a leader."""
 
     node_id: int = 0
@@ -837,8 +757,7 @@ class EndQuorumEpochResponseNodeEndpoint:
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochResponse(ResponseBody):
+class EndQuorumEpochResponse(ResponseBody, frozen=True, kw_only=True):
     """Opinions of the replicas on the end of the epoch."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.END_QUORUM_EPOCH
@@ -847,35 +766,31 @@ class EndQuorumEpochResponse(ResponseBody):
     node_endpoints: tuple[EndQuorumEpochResponseNodeEndpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochRequestReplicaInfo:
+class EndQuorumEpochRequestReplicaInfo(Struct, frozen=True, kw_only=True):
     """A voter that is to follow."""
 
     candidate_id: int = 0
     candidate_directory_id: Uuid = ZERO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochRequestPartition:
+class EndQuorumEpochRequestPartition(Struct, frozen=True, kw_only=True):
     """The leader of one partition's quorum, and who is to follow it."""
 
     partition_index: int
     leader_id: int
     leader_epoch: int
-    preferred_successors: tuple[int, ...] = ignorable(())
-    preferred_candidates: tuple[EndQuorumEpochRequestReplicaInfo, ...] = ignorable(())
+    preferred_successors: Ignorable[tuple[int, ...]] = ()
+    preferred_candidates: Ignorable[tuple[EndQuorumEpochRequestReplicaInfo, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochRequestTopic:
+class EndQuorumEpochRequestTopic(Struct, frozen=True, kw_only=True):
     """The partitions of one topic."""
 
     topic_name: str
     partitions: tuple[EndQuorumEpochRequestPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochRequestLeaderEndpoint:
+class EndQuorumEpochRequestLeaderEndpoint(Struct, frozen=True, kw_only=True):
     """Address of the leader."""
 
     name: str = ""
@@ -883,21 +798,19 @@ class EndQuorumEpochRequestLeaderEndpoint:
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochRequest(RequestBody[EndQuorumEpochResponse]):
+class EndQuorumEpochRequest(RequestBody[EndQuorumEpochResponse], frozen=True, kw_only=True):
     """A leader steps down (KIP-595)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.END_QUORUM_EPOCH
     cluster_id: str | None = None
     topics: tuple[EndQuorumEpochRequestTopic, ...] = ()
-    leader_endpoints: tuple[EndQuorumEpochRequestLeaderEndpoint, ...] = ignorable(())
+    leader_endpoints: Ignorable[tuple[EndQuorumEpochRequestLeaderEndpoint, ...]] = ()
 
 
 # ---------------------------------------------------------------- UpdateFeatures (57)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateFeaturesResponseUpdatableFeature:
+class UpdateFeaturesResponseUpdatableFeature(Struct, frozen=True, kw_only=True):
     """The outcome for one feature; below version 2 only."""
 
     feature: str
@@ -905,19 +818,17 @@ class UpdateFeaturesResponseUpdatableFeature:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateFeaturesResponse(ResponseBody):
+class UpdateFeaturesResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome: since version 2 all or nothing."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.UPDATE_FEATURES
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None
-    results: tuple[UpdateFeaturesResponseUpdatableFeature, ...] = ignorable(())
+    results: Ignorable[tuple[UpdateFeaturesResponseUpdatableFeature, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateFeaturesRequestFeatureUpdateKey:
+class UpdateFeaturesRequestFeatureUpdateKey(Struct, frozen=True, kw_only=True):
     """The level to finalize; 0 removes it. Type 1 upgrades, 2 downgrades safely, 3 unsafely."""
 
     feature: str
@@ -926,8 +837,7 @@ class UpdateFeaturesRequestFeatureUpdateKey:
     upgrade_type: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateFeaturesRequest(RequestBody[UpdateFeaturesResponse]):
+class UpdateFeaturesRequest(RequestBody[UpdateFeaturesResponse], frozen=True, kw_only=True):
     """Finalizes feature levels (KIP-584, KIP-1022)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.UPDATE_FEATURES
@@ -939,8 +849,7 @@ class UpdateFeaturesRequest(RequestBody[UpdateFeaturesResponse]):
 # ---------------------------------------------------------------- AllocateProducerIds (67)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIdsResponse(ResponseBody):
+class AllocateProducerIdsResponse(ResponseBody, frozen=True, kw_only=True):
     """A block of producer ids."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALLOCATE_PRODUCER_IDS
@@ -950,8 +859,7 @@ class AllocateProducerIdsResponse(ResponseBody):
     producer_id_len: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIdsRequest(RequestBody[AllocateProducerIdsResponse]):
+class AllocateProducerIdsRequest(RequestBody[AllocateProducerIdsResponse], frozen=True, kw_only=True):
     """A broker asks for producer ids."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALLOCATE_PRODUCER_IDS
@@ -962,16 +870,14 @@ class AllocateProducerIdsRequest(RequestBody[AllocateProducerIdsResponse]):
 # ---------------------------------------------------------------- ListConfigResources (74)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListConfigResourcesResponseConfigResource:
+class ListConfigResourcesResponseConfigResource(Struct, frozen=True, kw_only=True):
     """A resource that has dynamic configuration; below version 1 all are client metrics (16)."""
 
     resource_name: str
-    resource_type: int = ignorable(16)
+    resource_type: Ignorable[int] = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListConfigResourcesResponse(ResponseBody):
+class ListConfigResourcesResponse(ResponseBody, frozen=True, kw_only=True):
     """The resources."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.LIST_CONFIG_RESOURCES
@@ -980,8 +886,7 @@ class ListConfigResourcesResponse(ResponseBody):
     config_resources: tuple[ListConfigResourcesResponseConfigResource, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListConfigResourcesRequest(RequestBody[ListConfigResourcesResponse]):
+class ListConfigResourcesRequest(RequestBody[ListConfigResourcesResponse], frozen=True, kw_only=True):
     """Asks which resources have dynamic configuration; no types: all that are supported (KIP-1142)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.LIST_CONFIG_RESOURCES
@@ -991,8 +896,7 @@ class ListConfigResourcesRequest(RequestBody[ListConfigResourcesResponse]):
 # ---------------------------------------------------------------- AddRaftVoter (80)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRaftVoterResponse(ResponseBody):
+class AddRaftVoterResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ADD_RAFT_VOTER
@@ -1001,8 +905,7 @@ class AddRaftVoterResponse(ResponseBody):
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRaftVoterRequestListener:
+class AddRaftVoterRequestListener(Struct, frozen=True, kw_only=True):
     """Address of the new voter."""
 
     name: str
@@ -1010,8 +913,7 @@ class AddRaftVoterRequestListener:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRaftVoterRequest(RequestBody[AddRaftVoterResponse]):
+class AddRaftVoterRequest(RequestBody[AddRaftVoterResponse], frozen=True, kw_only=True):
     """Adds a voter to the quorum (KIP-853)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ADD_RAFT_VOTER
@@ -1026,8 +928,7 @@ class AddRaftVoterRequest(RequestBody[AddRaftVoterResponse]):
 # ---------------------------------------------------------------- RemoveRaftVoter (81)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveRaftVoterResponse(ResponseBody):
+class RemoveRaftVoterResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.REMOVE_RAFT_VOTER
@@ -1036,8 +937,7 @@ class RemoveRaftVoterResponse(ResponseBody):
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveRaftVoterRequest(RequestBody[RemoveRaftVoterResponse]):
+class RemoveRaftVoterRequest(RequestBody[RemoveRaftVoterResponse], frozen=True, kw_only=True):
     """Removes a voter from the quorum (KIP-853)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.REMOVE_RAFT_VOTER
@@ -1049,8 +949,7 @@ class RemoveRaftVoterRequest(RequestBody[RemoveRaftVoterResponse]):
 # ---------------------------------------------------------------- UpdateRaftVoter (82)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterResponseCurrentLeader:
+class UpdateRaftVoterResponseCurrentLeader(Struct, frozen=True, kw_only=True):
     """The leader of the quorum."""
 
     leader_id: int = -1
@@ -1059,8 +958,7 @@ class UpdateRaftVoterResponseCurrentLeader:
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterResponse(ResponseBody):
+class UpdateRaftVoterResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.UPDATE_RAFT_VOTER
@@ -1069,8 +967,7 @@ class UpdateRaftVoterResponse(ResponseBody):
     current_leader: UpdateRaftVoterResponseCurrentLeader = UpdateRaftVoterResponseCurrentLeader()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterRequestListener:
+class UpdateRaftVoterRequestListener(Struct, frozen=True, kw_only=True):
     """Address of the voter."""
 
     name: str
@@ -1078,16 +975,14 @@ class UpdateRaftVoterRequestListener:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterRequestKRaftVersionFeature:
+class UpdateRaftVoterRequestKRaftVersionFeature(Struct, frozen=True, kw_only=True):
     """The levels of kraft.version that the voter knows."""
 
     min_supported_version: int = 0
     max_supported_version: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterRequest(RequestBody[UpdateRaftVoterResponse]):
+class UpdateRaftVoterRequest(RequestBody[UpdateRaftVoterResponse], frozen=True, kw_only=True):
     """A voter says how it is reached and what it knows (KIP-853)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.UPDATE_RAFT_VOTER
@@ -1102,16 +997,14 @@ class UpdateRaftVoterRequest(RequestBody[UpdateRaftVoterResponse]):
 # ---------------------------------------------------------------- DescribeTopicPartitions (75)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTopicPartitionsCursor:
+class DescribeTopicPartitionsCursor(Struct, frozen=True, kw_only=True):
     """Position at which the next answer goes on."""
 
     topic_name: str
     partition_index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTopicPartitionsResponsePartition:
+class DescribeTopicPartitionsResponsePartition(Struct, frozen=True, kw_only=True):
     """A partition, with its eligible leader replicas (KIP-966)."""
 
     error_code: int = 0
@@ -1125,8 +1018,7 @@ class DescribeTopicPartitionsResponsePartition:
     offline_replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTopicPartitionsResponseTopic:
+class DescribeTopicPartitionsResponseTopic(Struct, frozen=True, kw_only=True):
     """A topic."""
 
     error_code: int = 0
@@ -1137,8 +1029,7 @@ class DescribeTopicPartitionsResponseTopic:
     topic_authorized_operations: int = AUTHORIZED_OPERATIONS_OMITTED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTopicPartitionsResponse(ResponseBody):
+class DescribeTopicPartitionsResponse(ResponseBody, frozen=True, kw_only=True):
     """Topics by name, up to a number of partitions."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
@@ -1147,15 +1038,13 @@ class DescribeTopicPartitionsResponse(ResponseBody):
     next_cursor: DescribeTopicPartitionsCursor | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTopicPartitionsRequestTopic:
+class DescribeTopicPartitionsRequestTopic(Struct, frozen=True, kw_only=True):
     """A topic."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTopicPartitionsRequest(RequestBody[DescribeTopicPartitionsResponse]):
+class DescribeTopicPartitionsRequest(RequestBody[DescribeTopicPartitionsResponse], frozen=True, kw_only=True):
     """Asks for topics, all where none is named, page by page."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_TOPIC_PARTITIONS
@@ -1167,8 +1056,7 @@ class DescribeTopicPartitionsRequest(RequestBody[DescribeTopicPartitionsResponse
 # ---------------------------------------------------------------- UnregisterController (94)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterControllerResponse(ResponseBody):
+class UnregisterControllerResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome; the message of a success is empty, not null."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.UNREGISTER_CONTROLLER
@@ -1177,8 +1065,7 @@ class UnregisterControllerResponse(ResponseBody):
     error_message: str | None = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterControllerRequest(RequestBody[UnregisterControllerResponse]):
+class UnregisterControllerRequest(RequestBody[UnregisterControllerResponse], frozen=True, kw_only=True):
     """Removes the registration of a controller that is gone for good (KIP-1312)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.UNREGISTER_CONTROLLER

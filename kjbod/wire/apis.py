@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -65,25 +65,22 @@ class ApiKey(IntEnum):
     UNREGISTER_CONTROLLER = 94
 
 
-class ResponseBody:
+class ResponseBody(Struct, frozen=True):
     """Base of all responses."""
 
-    __slots__ = ()
     API_KEY: ClassVar[ApiKey]
 
 
 ResponseT = TypeVar("ResponseT", bound=ResponseBody)
 
 
-class RequestBody(Generic[ResponseT]):
+class RequestBody(Struct, Generic[ResponseT], frozen=True):
     """Base of all requests; the parameter is the response that answers it."""
 
-    __slots__ = ()
     API_KEY: ClassVar[ApiKey]
 
 
-@dataclass(frozen=True, slots=True)
-class ApiSpec:
+class ApiSpec(Struct, frozen=True):
     """An API: its messages and the versions of Kafka's schema that kjbod can read and write."""
 
     key: ApiKey

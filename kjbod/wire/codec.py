@@ -1,9 +1,9 @@
-"""Kafka's message encoding: readers and writers compiled from a schema and a dataclass.
+"""Kafka's message encoding: readers and writers compiled from a schema and a class.
 
 A :class:`Schema` says what one version of one message looks like on the wire (``kjbod.wire.schemas`` takes them from
-kio for RPCs, ``kjbod.metadata.records`` writes them out for metadata records). The dataclass is the same for all
+kio for RPCs, ``kjbod.metadata.records`` writes them out for metadata records). The class is the same for all
 versions of a message: a field that a version lacks keeps its default when read, and must have its default (or be
-marked :func:`ignorable`) when written; what the dataclass does not want of a version is skipped when read and written
+marked :data:`Ignorable`) when written; what the class does not want of a version is skipped when read and written
 as the schema's default. Unknown tagged fields are skipped, as KIP-482 asks.
 
 Nothing a peer declares is believed: every count and length is bounded by the bytes that are left before anything is
@@ -14,16 +14,16 @@ plus one, zero for null, and a section of tagged fields at the end of each struc
 int32 array and bytes lengths with -1 for null.
 """
 
-import dataclasses
 import struct
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from msgspec import NODEFAULT, Struct
 
 from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
 from kjbod.ids import ZERO, Uuid
-from kjbod.quick_dataclass import dataclass
 
 Message = TypeVar("Message")
 Buffer = bytes | memoryview
@@ -57,8 +57,7 @@ class MalformedMessageError(RemoteProtocolError, ValueError):
     """The bytes cannot be a message of the type that they claim to be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A field of one version of a message."""
 
     name: str
@@ -75,8 +74,7 @@ class Field:
     """A string with an int16 length even in a flexible version (client id of the request header)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(Struct, frozen=True):
     """A version of a message or of a struct inside it; fields in wire order."""
 
     name: str
@@ -95,13 +93,12 @@ class Schema:
         return tuple(sorted((f for f in self.fields if f.tag is not None), key=lambda f: f.tag or 0))
 
 
-def ignorable(default: Any) -> Any:
-    """A dataclass field that may be dropped silently when the version to write has no place for it."""
-    return dataclasses.field(default=default, metadata={"ignorable": True})
+Value = TypeVar("Value")
+Ignorable = Annotated[Value, "ignorable"]
+"""Of a field that may be dropped silently when the version to write has no place for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Codec(typing.Generic[Message]):
+class Codec(Struct, typing.Generic[Message], frozen=True):
     """Reads and writes one version of a message as ``cls``."""
 
     cls: type[Message]
@@ -332,9 +329,9 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def _element_class(hint: Any) -> type[Any] | None:
-    """The dataclass inside ``X``, ``X | None``, ``tuple[X, ...]`` or ``tuple[X, ...] | None``."""
-    if dataclasses.is_dataclass(hint):
-        return typing.cast("type[Any]", hint)
+    """The class inside ``X``, ``X | None``, ``tuple[X, ...]`` or ``tuple[X, ...] | None``."""
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return hint
     for inner in typing.get_args(hint):
         if (found := _element_class(inner)) is not None:
             return found
@@ -348,8 +345,7 @@ def _nested(field: Field, cls: type[Any] | None) -> type[Any] | None:
     return None if hint is None else _element_class(hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """Consecutive fixed-width fields: one unpack."""
 
     form: struct.Struct
@@ -393,7 +389,7 @@ def _flat_reader(schema: Schema, cls: type[Any]) -> Callable[[Buffer, int, int],
     if found is None:
         return None
     run, form = found
-    if not set(run.names) <= {f.name for f in dataclasses.fields(cls)}:
+    if not set(run.names) <= set(cls.__struct_fields__):
         return None
     tagged = schema.flexible
     only = run.names[0] if len(run.names) == 1 else None
@@ -415,7 +411,7 @@ def _flat_reader(schema: Schema, cls: type[Any]) -> Callable[[Buffer, int, int],
 
 def _struct_reader(schema: Schema, cls: type[Any] | None) -> Reader:
     """Reads a struct as ``cls``; with None, skips it."""
-    wanted = {f.name for f in dataclasses.fields(cls)} if cls is not None else set()
+    wanted = set() if cls is None else set(cls.__struct_fields__)
     steps: list[Callable[[Buffer, int, dict[str, Any]], int]] = []
     for part in _runs(schema):
         if isinstance(part, _Run):
@@ -498,14 +494,14 @@ def _tag_reader(
 
 def _struct_writer(schema: Schema, cls: type[Any] | None) -> Writer:
     """Writes ``cls`` as a struct; with None, the schema's defaults."""
-    ours = {f.name: f for f in dataclasses.fields(cls)} if cls is not None else {}
+    ours = () if cls is None else cls.__struct_fields__
     steps: list[Writer] = []
     for part in _runs(schema):
         if isinstance(part, _Run):
             steps.append(_run_writer(schema, part, set(ours)))
         else:
             steps.append(_field_writer(part, schema.flexible, cls, part.name in ours))
-    steps += _absent_checks(schema, ours)
+    steps += _absent_checks(schema, cls)
     tags = [_tagged_writer(f, cls, f.name in ours) for f in schema.tagged] if schema.flexible else []
 
     def write_struct(out: bytearray, value: Any) -> None:
@@ -524,8 +520,8 @@ def _struct_writer(schema: Schema, cls: type[Any] | None) -> Writer:
 def _flat_writer(schema: Schema, cls: type[Any]) -> Callable[[bytearray, Sequence[Any]], None] | None:
     """Writes any number of structs that have numbers only, and no field that this version may have to refuse."""
     found = _flat(schema)
-    ours = {f.name: f for f in dataclasses.fields(cls)}
-    if found is None or schema.tagged or not set(found[0].names) <= set(ours) or _absent_checks(schema, ours):
+    ours = cls.__struct_fields__
+    if found is None or schema.tagged or not set(found[0].names) <= set(ours) or _absent_checks(schema, cls):
         return None
     run, form = found
     none_tagged = (0,) if schema.flexible else ()
@@ -658,24 +654,38 @@ def _tagged_writer(field: Field, cls: type[Any] | None, ours: bool) -> Callable[
 def _struct_default(name: str, cls: type[Any] | None, nested: type[Any] | None) -> Any:
     """Value of a tagged struct that is absent, which is what need not be written: the default that its owner gives it,
     or one whose fields all have theirs."""
-    for field in dataclasses.fields(cls) if cls is not None else ():
-        if field.name == name and field.default is not dataclasses.MISSING:
-            return field.default
+    if name in (defaults := defaults_of(cls)):
+        return defaults[name]
     try:
         return None if nested is None else nested()
     except TypeError:  # not every field has a default: nothing equals it
         return None
 
 
-def _absent_checks(schema: Schema, ours: dict[str, dataclasses.Field[Any]]) -> list[Writer]:
+def defaults_of(cls: type[Any] | None) -> dict[str, Any]:
+    """The defaults of the fields that have one, by name."""
+    if cls is None:
+        return {}
+    names, defaults = cls.__struct_fields__, cls.__struct_defaults__
+    found = zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    return {name: default for name, default in found if default is not NODEFAULT}
+
+
+def _absent_checks(schema: Schema, cls: type[Any] | None) -> list[Writer]:
     """Refuse to drop a value that this version cannot carry (Kafka: ``UnsupportedVersionException``)."""
     known = {f.name for f in schema.fields}
     checks: list[Writer] = []
-    for name, field in ours.items():
-        if name in known or field.metadata.get("ignorable"):
+    if cls is None or known.issuperset(cls.__struct_fields__):
+        return checks
+    hints = typing.get_type_hints(cls, include_extras=True)
+    defaults = defaults_of(cls)
+    for name in cls.__struct_fields__:
+        if name in known or "ignorable" in getattr(hints[name], "__metadata__", ()):
             continue
 
-        def check(out: bytearray, value: Any, name: str = name, default: Any = field.default) -> None:
+        default = defaults.get(name, REQUIRED)
+
+        def check(out: bytearray, value: Any, name: str = name, default: Any = default) -> None:
             if getattr(value, name) != default:
                 raise UnsupportedVersionError(f"{schema.name} v{schema.version} has no field {name}")
 

@@ -10,15 +10,15 @@ Bytes go in, requests or responses come out, and the other way round; sockets, t
   answered: it cannot be, since the reader would not know the form of the answer. Kafka closes the connection; so do we.
 """
 
-import dataclasses
 import re
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct, field
+
 from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire import error_codes
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import (
@@ -60,13 +60,12 @@ refuses it, and would be asked twice."""
 _NO_NODE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True):
     """The features of a cluster, as a node told them with its versions."""
 
-    supported: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    supported: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Lowest and highest level that the node understands."""
-    finalized: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    finalized: Mapping[str, int] = field(default_factory=dict)
     """The level that the cluster has agreed on."""
     finalized_epoch: int = -1
     """Offset of the last agreement; -1 unknown."""
@@ -189,8 +188,7 @@ class ClientConnection:
 # ---------------------------------------------------------------- server
 
 
-@dataclass(slots=True)
-class Slot:
+class Slot(Struct):
     """The place of one answer in the order of answers."""
 
     request: Request | None

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from kjbod.errors import UnsupportedVersionError
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire import schemas
 from kjbod.wire.codec import Codec, Field, MalformedMessageError, Schema, compile_codec
 from kjbod.wire.error_codes import ErrorCode
@@ -47,8 +48,7 @@ class UnsupportedRequestError(UnsupportedVersionError):
         self.correlation_id = correlation_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestHeader:
+class RequestHeader(Struct, frozen=True, kw_only=True):
     """Header before the body of a request."""
 
     request_api_key: int
@@ -57,14 +57,13 @@ class RequestHeader:
     client_id: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseHeader:
+class ResponseHeader(Struct, frozen=True, kw_only=True):
     """Header before the body of a response."""
 
     correlation_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Request:
     """A request as it came."""
 
@@ -77,8 +76,7 @@ class Request:
     """Of its frame, 0 where it never had one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A response as it came."""
 
     correlation_id: int
@@ -211,8 +209,7 @@ def encode_response(message: ResponseBody, version: int, correlation_id: int) ->
     return _with_length(out)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedResponse:
+class EncodedResponse(Struct, frozen=True):
     """A response as it goes over the wire: made beforehand where that takes long."""
 
     api_key: ApiKey

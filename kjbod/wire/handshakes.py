@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.clock import Clock
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admission import Admission
 
 HANDSHAKES_AT_ONCE: Final = 2
@@ -37,8 +38,7 @@ _HANDSHAKE_RECORD: Final = b"\x16\x03"
 Address = tuple[str, int]
 
 
-@dataclass(eq=False, slots=True)
-class Arrival:
+class Arrival(Struct, eq=False):
     """A connection that has not begun its handshake."""
 
     socket: socket.socket

@@ -1,9 +1,9 @@
 """Limits of what a peer of a server may cost."""
 
-import dataclasses
 from collections.abc import Mapping
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from kjbod.wire.frames import MAX_FRAME_BYTES
 from kjbod.wire.messages import ApiKey
 from kjbod.wire.pressure import NO_LIMIT
@@ -16,13 +16,12 @@ URGENT_PER_SECOND = 100
 """A broker sends a heartbeat every two seconds; who sends very many waits for its turn with them, too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Limits of what a peer may cost. Names and defaults are Kafka's where Kafka has them."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     """``socket.request.max.bytes``. A decoded message takes some fifty times its frame: a controller sets it lower."""
-    max_frame_bytes_of: Mapping[ApiKey, int] = dataclasses.field(default_factory=dict)
+    max_frame_bytes_of: Mapping[ApiKey, int] = field(default_factory=dict)
     """Less, for some APIs: decoding is a matter of seconds where a frame has room for millions of elements."""
     max_pending_bytes: int = 4 * MAX_FRAME_BYTES
     """What incomplete requests of all connections may take together (compare ``queued.max.request.bytes``); the
@@ -41,7 +40,7 @@ class Limits:
     max_connections: int = 1_000
     max_connections_per_ip: int = NO_LIMIT
     """``max.connections.per.ip``."""
-    max_connections_per_ip_overrides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     """``max.connections.per.ip.overrides``, by address."""
     max_connection_creation_rate: int = NO_LIMIT
     """``max.connection.creation.rate``: per second; connections that come faster wait before they are read from, up to

@@ -1,4 +1,4 @@
-"""The messages that kjbod speaks, one dataclass for all versions of each.
+"""The messages that kjbod speaks, one class for all versions of each.
 
 ``python -m scripts.wire_schemas`` writes this file from Kafka's schemas and scripts/wire_messages.txt: change it there.
 
@@ -12,8 +12,9 @@ writing another value than that to such a version raises, unless Kafka calls the
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.apis import AUTHORIZED_OPERATIONS_OMITTED as AUTHORIZED_OPERATIONS_OMITTED
 from kjbod.wire.apis import INT32_MAX, ApiSpec, api_specs
 from kjbod.wire.apis import INT64_MAX as INT64_MAX
@@ -21,13 +22,12 @@ from kjbod.wire.apis import ApiKey as ApiKey
 from kjbod.wire.apis import RequestBody as RequestBody
 from kjbod.wire.apis import ResponseBody as ResponseBody
 from kjbod.wire.apis import ResponseT as ResponseT
-from kjbod.wire.codec import ignorable
+from kjbod.wire.codec import Ignorable
 
 # ---------------------------------------------------------------- ApiVersions (18)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersionsResponseApiVersion:
+class ApiVersionsResponseApiVersion(Struct, frozen=True, kw_only=True):
     """The versions of one API that the peer accepts."""
 
     api_key: int
@@ -35,8 +35,7 @@ class ApiVersionsResponseApiVersion:
     max_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersionsResponseSupportedFeatureKey:
+class ApiVersionsResponseSupportedFeatureKey(Struct, frozen=True, kw_only=True):
     """The levels of one feature that the peer understands. Below version 4 features with minimum 0 are left out."""
 
     name: str
@@ -44,8 +43,7 @@ class ApiVersionsResponseSupportedFeatureKey:
     max_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersionsResponseFinalizedFeatureKey:
+class ApiVersionsResponseFinalizedFeatureKey(Struct, frozen=True, kw_only=True):
     """The level of one feature that the cluster has agreed on."""
 
     name: str
@@ -53,37 +51,34 @@ class ApiVersionsResponseFinalizedFeatureKey:
     min_version_level: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersionsResponse(ResponseBody):
+class ApiVersionsResponse(ResponseBody, frozen=True, kw_only=True):
     """Versions that the peer accepts. Always sent with response header version 0 (KIP-511)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.API_VERSIONS
     error_code: int = 0
     api_keys: tuple[ApiVersionsResponseApiVersion, ...] = ()
-    throttle_time_ms: int = ignorable(0)
-    supported_features: tuple[ApiVersionsResponseSupportedFeatureKey, ...] = ignorable(())
-    finalized_features_epoch: int = ignorable(-1)
-    finalized_features: tuple[ApiVersionsResponseFinalizedFeatureKey, ...] = ignorable(())
-    zk_migration_ready: bool = ignorable(False)
+    throttle_time_ms: Ignorable[int] = 0
+    supported_features: Ignorable[tuple[ApiVersionsResponseSupportedFeatureKey, ...]] = ()
+    finalized_features_epoch: Ignorable[int] = -1
+    finalized_features: Ignorable[tuple[ApiVersionsResponseFinalizedFeatureKey, ...]] = ()
+    zk_migration_ready: Ignorable[bool] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersionsRequest(RequestBody[ApiVersionsResponse]):
+class ApiVersionsRequest(RequestBody[ApiVersionsResponse], frozen=True, kw_only=True):
     """Asks which APIs, versions and features the peer knows; from version 5 with the cluster and the node that the
     client means (KIP-1242)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.API_VERSIONS
-    client_software_name: str = ignorable("")
-    client_software_version: str = ignorable("")
-    cluster_id: str | None = ignorable(None)
-    node_id: int = ignorable(-1)
+    client_software_name: Ignorable[str] = ""
+    client_software_version: Ignorable[str] = ""
+    cluster_id: Ignorable[str | None] = None
+    node_id: Ignorable[int] = -1
 
 
 # ---------------------------------------------------------------- SaslHandshake (17)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslHandshakeResponse(ResponseBody):
+class SaslHandshakeResponse(ResponseBody, frozen=True, kw_only=True):
     """Whether the mechanism is offered, and those that are."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.SASL_HANDSHAKE
@@ -91,8 +86,7 @@ class SaslHandshakeResponse(ResponseBody):
     mechanisms: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslHandshakeRequest(RequestBody[SaslHandshakeResponse]):
+class SaslHandshakeRequest(RequestBody[SaslHandshakeResponse], frozen=True, kw_only=True):
     """Names the mechanism by which a client authenticates. Behind version 0 its messages have no requests around them
     (KIP-43): servers here take that, clients send none."""
 
@@ -103,19 +97,17 @@ class SaslHandshakeRequest(RequestBody[SaslHandshakeResponse]):
 # ---------------------------------------------------------------- SaslAuthenticate (36)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslAuthenticateResponse(ResponseBody):
+class SaslAuthenticateResponse(ResponseBody, frozen=True, kw_only=True):
     """The server's next message, and in the last one for how long it holds (KIP-368)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.SASL_AUTHENTICATE
     error_code: int = 0
     error_message: str | None = None
     auth_bytes: bytes = b""
-    session_lifetime_ms: int = ignorable(0)
+    session_lifetime_ms: Ignorable[int] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslAuthenticateRequest(RequestBody[SaslAuthenticateResponse]):
+class SaslAuthenticateRequest(RequestBody[SaslAuthenticateResponse], frozen=True, kw_only=True):
     """The client's next message of its mechanism."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.SASL_AUTHENTICATE
@@ -125,8 +117,7 @@ class SaslAuthenticateRequest(RequestBody[SaslAuthenticateResponse]):
 # ---------------------------------------------------------------- BrokerRegistration (62)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationRequestListener:
+class BrokerRegistrationRequestListener(Struct, frozen=True, kw_only=True):
     """An endpoint that the broker advertises."""
 
     name: str
@@ -135,8 +126,7 @@ class BrokerRegistrationRequestListener:
     security_protocol: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationRequestFeature:
+class BrokerRegistrationRequestFeature(Struct, frozen=True, kw_only=True):
     """The levels of one feature that the broker understands."""
 
     name: str
@@ -144,8 +134,7 @@ class BrokerRegistrationRequestFeature:
     max_supported_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationResponse(ResponseBody):
+class BrokerRegistrationResponse(ResponseBody, frozen=True, kw_only=True):
     """The broker epoch, which is the offset of the registration record."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.BROKER_REGISTRATION
@@ -154,8 +143,7 @@ class BrokerRegistrationResponse(ResponseBody):
     broker_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationRequest(RequestBody[BrokerRegistrationResponse]):
+class BrokerRegistrationRequest(RequestBody[BrokerRegistrationResponse], frozen=True, kw_only=True):
     """A broker process introduces itself to the controller (KIP-631; ``log_dirs`` KIP-858)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.BROKER_REGISTRATION
@@ -166,15 +154,14 @@ class BrokerRegistrationRequest(RequestBody[BrokerRegistrationResponse]):
     features: tuple[BrokerRegistrationRequestFeature, ...] = ()
     rack: str | None = None
     is_migrating_zk_broker: bool = False
-    log_dirs: tuple[Uuid, ...] = ignorable(())
-    previous_broker_epoch: int = ignorable(-1)
+    log_dirs: Ignorable[tuple[Uuid, ...]] = ()
+    previous_broker_epoch: Ignorable[int] = -1
 
 
 # ---------------------------------------------------------------- BrokerHeartbeat (63)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatResponse(ResponseBody):
+class BrokerHeartbeatResponse(ResponseBody, frozen=True, kw_only=True):
     """The broker's state as the controller sees it."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.BROKER_HEARTBEAT
@@ -185,8 +172,7 @@ class BrokerHeartbeatResponse(ResponseBody):
     should_shut_down: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatRequest(RequestBody[BrokerHeartbeatResponse]):
+class BrokerHeartbeatRequest(RequestBody[BrokerHeartbeatResponse], frozen=True, kw_only=True):
     """A sign of life. ``offline_log_dirs`` needs version 1 (KIP-858), ``cordoned_log_dirs`` version 2 (KIP-1066, None
     is unchanged)."""
 
@@ -203,55 +189,48 @@ class BrokerHeartbeatRequest(RequestBody[BrokerHeartbeatResponse]):
 # ---------------------------------------------------------------- AssignReplicasToDirs (73)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsRequestPartition:
+class AssignReplicasToDirsRequestPartition(Struct, frozen=True, kw_only=True):
     """A replica of the sender."""
 
     partition_index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsRequestTopic:
+class AssignReplicasToDirsRequestTopic(Struct, frozen=True, kw_only=True):
     """Replicas of one topic in one directory."""
 
     topic_id: Uuid
     partitions: tuple[AssignReplicasToDirsRequestPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsRequestDirectory:
+class AssignReplicasToDirsRequestDirectory(Struct, frozen=True, kw_only=True):
     """A log directory and what is in it."""
 
     id_: Uuid
     topics: tuple[AssignReplicasToDirsRequestTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsResponsePartition:
+class AssignReplicasToDirsResponsePartition(Struct, frozen=True, kw_only=True):
     """The outcome for one replica."""
 
     partition_index: int
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsResponseTopic:
+class AssignReplicasToDirsResponseTopic(Struct, frozen=True, kw_only=True):
     """The outcome for one topic in one directory."""
 
     topic_id: Uuid
     partitions: tuple[AssignReplicasToDirsResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsResponseDirectory:
+class AssignReplicasToDirsResponseDirectory(Struct, frozen=True, kw_only=True):
     """The outcome for one log directory."""
 
     id_: Uuid
     topics: tuple[AssignReplicasToDirsResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsResponse(ResponseBody):
+class AssignReplicasToDirsResponse(ResponseBody, frozen=True, kw_only=True):
     """Mirrors the request, with an error code for each replica; empty where the whole request failed."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ASSIGN_REPLICAS_TO_DIRS
@@ -260,8 +239,7 @@ class AssignReplicasToDirsResponse(ResponseBody):
     directories: tuple[AssignReplicasToDirsResponseDirectory, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsRequest(RequestBody[AssignReplicasToDirsResponse]):
+class AssignReplicasToDirsRequest(RequestBody[AssignReplicasToDirsResponse], frozen=True, kw_only=True):
     """Tells the controller in which directory each replica lives (KIP-858)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ASSIGN_REPLICAS_TO_DIRS
@@ -273,8 +251,7 @@ class AssignReplicasToDirsRequest(RequestBody[AssignReplicasToDirsResponse]):
 # ---------------------------------------------------------------- UnregisterBroker (64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerResponse(ResponseBody):
+class UnregisterBrokerResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome; the message of a success is empty, not null."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.UNREGISTER_BROKER
@@ -283,8 +260,7 @@ class UnregisterBrokerResponse(ResponseBody):
     error_message: str | None = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerRequest(RequestBody[UnregisterBrokerResponse]):
+class UnregisterBrokerRequest(RequestBody[UnregisterBrokerResponse], frozen=True, kw_only=True):
     """Removes a broker from the cluster for good."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.UNREGISTER_BROKER
@@ -294,87 +270,78 @@ class UnregisterBrokerRequest(RequestBody[UnregisterBrokerResponse]):
 # ---------------------------------------------------------------- Fetch (1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequestReplicaState:
+class FetchRequestReplicaState(Struct, frozen=True, kw_only=True):
     """The replica that fetches; -1 is a plain reader. From version 15; before, ``FetchRequest.replica_id``."""
 
     replica_id: int = -1
     replica_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequestPartition:
+class FetchRequestPartition(Struct, frozen=True, kw_only=True):
     """Position from which to read one partition."""
 
     partition: int
-    current_leader_epoch: int = ignorable(-1)
+    current_leader_epoch: Ignorable[int] = -1
     fetch_offset: int = 0
     last_fetched_epoch: int = -1
-    log_start_offset: int = ignorable(-1)
+    log_start_offset: Ignorable[int] = -1
     partition_max_bytes: int = 0
-    replica_directory_id: Uuid = ignorable(ZERO)
-    high_watermark: int = ignorable(INT64_MAX)
+    replica_directory_id: Ignorable[Uuid] = ZERO
+    high_watermark: Ignorable[int] = INT64_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequestTopic:
+class FetchRequestTopic(Struct, frozen=True, kw_only=True):
     """A topic, by name up to version 12, by id from 13."""
 
-    topic: str = ignorable("")
-    topic_id: Uuid = ignorable(ZERO)
+    topic: Ignorable[str] = ""
+    topic_id: Ignorable[Uuid] = ZERO
     partitions: tuple[FetchRequestPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequestForgottenTopic:
+class FetchRequestForgottenTopic(Struct, frozen=True, kw_only=True):
     """Partitions to leave out of an incremental fetch session."""
 
-    topic: str = ignorable("")
-    topic_id: Uuid = ignorable(ZERO)
+    topic: Ignorable[str] = ""
+    topic_id: Ignorable[Uuid] = ZERO
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEndOffset:
+class EpochEndOffset(Struct, frozen=True, kw_only=True):
     """End of an epoch; -1 and -1: no divergence."""
 
     epoch: int = -1
     end_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderIdAndEpoch:
+class LeaderIdAndEpoch(Struct, frozen=True, kw_only=True):
     """The leader that the answerer knows; -1 is unknown."""
 
     leader_id: int = -1
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotId:
+class SnapshotId(Struct, frozen=True, kw_only=True):
     """A snapshot by the offset and epoch where it ends; -1 and -1: none."""
 
     end_offset: int = -1
     epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponseAbortedTransaction:
+class FetchResponseAbortedTransaction(Struct, frozen=True, kw_only=True):
     """A transaction that a reader of committed data leaves out."""
 
     producer_id: int
     first_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponsePartition:
+class FetchResponsePartition(Struct, frozen=True, kw_only=True):
     """The data of one partition: whole record batches, the first at or before the offset that was asked for."""
 
     partition_index: int
     error_code: int = 0
     high_watermark: int = -1
-    last_stable_offset: int = ignorable(-1)
-    log_start_offset: int = ignorable(-1)
+    last_stable_offset: Ignorable[int] = -1
+    log_start_offset: Ignorable[int] = -1
     diverging_epoch: EpochEndOffset = EpochEndOffset()
     current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
     snapshot_id: SnapshotId = SnapshotId()
@@ -383,17 +350,15 @@ class FetchResponsePartition:
     records: bytes | None = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponseTopic:
+class FetchResponseTopic(Struct, frozen=True, kw_only=True):
     """The data of one topic (Kafka: ``FetchableTopicResponse``)."""
 
-    topic: str = ignorable("")
-    topic_id: Uuid = ignorable(ZERO)
+    topic: Ignorable[str] = ""
+    topic_id: Ignorable[Uuid] = ZERO
     partitions: tuple[FetchResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponseNodeEndpoint:
+class FetchResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
     """Address of a leader named in this response."""
 
     node_id: int
@@ -402,61 +367,56 @@ class FetchResponseNodeEndpoint:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse(ResponseBody):
+class FetchResponse(ResponseBody, frozen=True, kw_only=True):
     """Record batches and who leads."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.FETCH
-    throttle_time_ms: int = ignorable(0)
-    error_code: int = ignorable(0)
+    throttle_time_ms: Ignorable[int] = 0
+    error_code: Ignorable[int] = 0
     session_id: int = 0
     responses: tuple[FetchResponseTopic, ...] = ()
-    node_endpoints: tuple[FetchResponseNodeEndpoint, ...] = ignorable(())
+    node_endpoints: Ignorable[tuple[FetchResponseNodeEndpoint, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest(RequestBody[FetchResponse]):
+class FetchRequest(RequestBody[FetchResponse], frozen=True, kw_only=True):
     """Reads record batches; parked up to ``max_wait_ms`` until there are ``min_bytes``."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.FETCH
-    cluster_id: str | None = ignorable(None)
+    cluster_id: Ignorable[str | None] = None
     replica_id: int = -1
     replica_state: FetchRequestReplicaState = FetchRequestReplicaState()
     max_wait_ms: int = 0
     min_bytes: int = 0
     max_bytes: int = INT32_MAX
     isolation_level: int = 0
-    session_id: int = ignorable(0)
-    session_epoch: int = ignorable(-1)
+    session_id: Ignorable[int] = 0
+    session_epoch: Ignorable[int] = -1
     topics: tuple[FetchRequestTopic, ...] = ()
     forgotten_topics_data: tuple[FetchRequestForgottenTopic, ...] = ()
-    rack_id: str = ignorable("")
+    rack_id: Ignorable[str] = ""
 
 
 # ---------------------------------------------------------------- FetchSnapshot (59)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotRequestPartition:
+class FetchSnapshotRequestPartition(Struct, frozen=True, kw_only=True):
     """The snapshot to read, and the byte to read from."""
 
     partition: int = 0
     current_leader_epoch: int = 0
     snapshot_id: SnapshotId = SnapshotId(end_offset=0, epoch=0)
     position: int = 0
-    replica_directory_id: Uuid = ignorable(ZERO)
+    replica_directory_id: Ignorable[Uuid] = ZERO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotRequestTopic:
+class FetchSnapshotRequestTopic(Struct, frozen=True, kw_only=True):
     """The topic, by name."""
 
     name: str = METADATA_TOPIC_NAME
     partitions: tuple[FetchSnapshotRequestPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponsePartition:
+class FetchSnapshotResponsePartition(Struct, frozen=True, kw_only=True):
     """A piece of a snapshot of ``size`` bytes, cut anywhere, not at batches. Kafka's schema gives the current leader no
     defaults of -1, so that absent reads as leader 0 in epoch 0."""
 
@@ -469,16 +429,14 @@ class FetchSnapshotResponsePartition:
     unaligned_records: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponseTopic:
+class FetchSnapshotResponseTopic(Struct, frozen=True, kw_only=True):
     """The topic, by name."""
 
     name: str = METADATA_TOPIC_NAME
     partitions: tuple[FetchSnapshotResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponseNodeEndpoint:
+class FetchSnapshotResponseNodeEndpoint(Struct, frozen=True, kw_only=True):
     """Address of a leader named in this response."""
 
     node_id: int
@@ -486,19 +444,17 @@ class FetchSnapshotResponseNodeEndpoint:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponse(ResponseBody):
+class FetchSnapshotResponse(ResponseBody, frozen=True, kw_only=True):
     """A piece of a snapshot."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.FETCH_SNAPSHOT
     throttle_time_ms: int = 0
     error_code: int = 0
     topics: tuple[FetchSnapshotResponseTopic, ...] = ()
-    node_endpoints: tuple[FetchSnapshotResponseNodeEndpoint, ...] = ignorable(())
+    node_endpoints: Ignorable[tuple[FetchSnapshotResponseNodeEndpoint, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotRequest(RequestBody[FetchSnapshotResponse]):
+class FetchSnapshotRequest(RequestBody[FetchSnapshotResponse], frozen=True, kw_only=True):
     """Reads a piece of a snapshot (KIP-630)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.FETCH_SNAPSHOT
@@ -511,24 +467,21 @@ class FetchSnapshotRequest(RequestBody[FetchSnapshotResponse]):
 # ---------------------------------------------------------------- CreateTopics (19)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsRequestAssignment:
+class CreateTopicsRequestAssignment(Struct, frozen=True, kw_only=True):
     """The replicas of one partition, placed by hand (Kafka: ``CreatableReplicaAssignment``)."""
 
     partition_index: int
     broker_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsRequestConfig:
+class CreateTopicsRequestConfig(Struct, frozen=True, kw_only=True):
     """A configuration of the new topic (Kafka: ``CreatableTopicConfig``)."""
 
     name: str
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsRequestTopic:
+class CreateTopicsRequestTopic(Struct, frozen=True, kw_only=True):
     """A topic to create; -1 asks for the cluster's default (KIP-464) or goes with ``assignments``."""
 
     name: str
@@ -538,8 +491,7 @@ class CreateTopicsRequestTopic:
     configs: tuple[CreateTopicsRequestConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsResponseConfig:
+class CreateTopicsResponseConfig(Struct, frozen=True, kw_only=True):
     """A configuration that the new topic has (Kafka: ``CreatableTopicConfigs``)."""
 
     name: str
@@ -549,31 +501,28 @@ class CreateTopicsResponseConfig:
     is_sensitive: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsResponseTopic:
+class CreateTopicsResponseTopic(Struct, frozen=True, kw_only=True):
     """The outcome for one topic (Kafka: ``CreatableTopicResult``)."""
 
     name: str
-    topic_id: Uuid = ignorable(ZERO)
+    topic_id: Ignorable[Uuid] = ZERO
     error_code: int = 0
-    error_message: str | None = ignorable(None)
-    topic_config_error_code: int = ignorable(0)
-    num_partitions: int = ignorable(-1)
-    replication_factor: int = ignorable(-1)
-    configs: tuple[CreateTopicsResponseConfig, ...] | None = ignorable(())
+    error_message: Ignorable[str | None] = None
+    topic_config_error_code: Ignorable[int] = 0
+    num_partitions: Ignorable[int] = -1
+    replication_factor: Ignorable[int] = -1
+    configs: Ignorable[tuple[CreateTopicsResponseConfig, ...] | None] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsResponse(ResponseBody):
+class CreateTopicsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, topic by topic."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_TOPICS
-    throttle_time_ms: int = ignorable(0)
+    throttle_time_ms: Ignorable[int] = 0
     topics: tuple[CreateTopicsResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsRequest(RequestBody[CreateTopicsResponse]):
+class CreateTopicsRequest(RequestBody[CreateTopicsResponse], frozen=True, kw_only=True):
     """Creates topics."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CREATE_TOPICS
@@ -585,59 +534,53 @@ class CreateTopicsRequest(RequestBody[CreateTopicsResponse]):
 # ---------------------------------------------------------------- DeleteTopics (20)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicsRequestTopic:
+class DeleteTopicsRequestTopic(Struct, frozen=True, kw_only=True):
     """A topic by name, or by id where the name is null (Kafka: ``DeleteTopicState``)."""
 
     name: str | None = None
     topic_id: Uuid = ZERO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicsResponseTopic:
+class DeleteTopicsResponseTopic(Struct, frozen=True, kw_only=True):
     """The outcome for one topic (Kafka: ``DeletableTopicResult``)."""
 
     name: str | None = ""
-    topic_id: Uuid = ignorable(ZERO)
+    topic_id: Ignorable[Uuid] = ZERO
     error_code: int = 0
-    error_message: str | None = ignorable(None)
+    error_message: Ignorable[str | None] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicsResponse(ResponseBody):
+class DeleteTopicsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, topic by topic."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DELETE_TOPICS
-    throttle_time_ms: int = ignorable(0)
+    throttle_time_ms: Ignorable[int] = 0
     responses: tuple[DeleteTopicsResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicsRequest(RequestBody[DeleteTopicsResponse]):
+class DeleteTopicsRequest(RequestBody[DeleteTopicsResponse], frozen=True, kw_only=True):
     """Deletes topics: ``topic_names`` up to version 5, ``topics`` from 6."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DELETE_TOPICS
     topics: tuple[DeleteTopicsRequestTopic, ...] = ()
-    topic_names: tuple[str, ...] = ignorable(())
+    topic_names: Ignorable[tuple[str, ...]] = ()
     timeout_ms: int = 0
 
 
 # ---------------------------------------------------------------- DescribeCluster (60)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterResponseBroker:
+class DescribeClusterResponseBroker(Struct, frozen=True, kw_only=True):
     """A node of the kind that was asked for."""
 
     broker_id: int
     host: str
     port: int
     rack: str | None = None
-    is_fenced: bool = ignorable(False)
+    is_fenced: Ignorable[bool] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterResponse(ResponseBody):
+class DescribeClusterResponse(ResponseBody, frozen=True, kw_only=True):
     """Members of the cluster. Endpoint types: 1 brokers, 2 controllers (KIP-919)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
@@ -651,8 +594,7 @@ class DescribeClusterResponse(ResponseBody):
     cluster_authorized_operations: int = AUTHORIZED_OPERATIONS_OMITTED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterRequest(RequestBody[DescribeClusterResponse]):
+class DescribeClusterRequest(RequestBody[DescribeClusterResponse], frozen=True, kw_only=True):
     """Asks who is in the cluster."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CLUSTER
@@ -664,65 +606,59 @@ class DescribeClusterRequest(RequestBody[DescribeClusterResponse]):
 # ---------------------------------------------------------------- Metadata (3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRequestTopic:
+class MetadataRequestTopic(Struct, frozen=True, kw_only=True):
     """A topic by name, or by id where the name is null (from version 10)."""
 
-    topic_id: Uuid = ignorable(ZERO)
+    topic_id: Ignorable[Uuid] = ZERO
     name: str | None = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponseBroker:
+class MetadataResponseBroker(Struct, frozen=True, kw_only=True):
     """A broker and where it is reached."""
 
     node_id: int
     host: str
     port: int
-    rack: str | None = ignorable(None)
+    rack: Ignorable[str | None] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponsePartition:
+class MetadataResponsePartition(Struct, frozen=True, kw_only=True):
     """Leader and replicas of one partition; ``offline_replicas`` counts failed directories too."""
 
     error_code: int = 0
     partition_index: int
     leader_id: int = -1
-    leader_epoch: int = ignorable(-1)
+    leader_epoch: Ignorable[int] = -1
     replica_nodes: tuple[int, ...] = ()
     isr_nodes: tuple[int, ...] = ()
-    offline_replicas: tuple[int, ...] = ignorable(())
+    offline_replicas: Ignorable[tuple[int, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponseTopic:
+class MetadataResponseTopic(Struct, frozen=True, kw_only=True):
     """A topic and its partitions."""
 
     error_code: int = 0
     name: str | None = ""
-    topic_id: Uuid = ignorable(ZERO)
-    is_internal: bool = ignorable(False)
+    topic_id: Ignorable[Uuid] = ZERO
+    is_internal: Ignorable[bool] = False
     partitions: tuple[MetadataResponsePartition, ...] = ()
-    topic_authorized_operations: int = ignorable(AUTHORIZED_OPERATIONS_OMITTED)
+    topic_authorized_operations: Ignorable[int] = AUTHORIZED_OPERATIONS_OMITTED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponse(ResponseBody):
+class MetadataResponse(ResponseBody, frozen=True, kw_only=True):
     """Brokers, topics, partitions and leaders."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.METADATA
-    throttle_time_ms: int = ignorable(0)
+    throttle_time_ms: Ignorable[int] = 0
     brokers: tuple[MetadataResponseBroker, ...] = ()
-    cluster_id: str | None = ignorable(None)
-    controller_id: int = ignorable(-1)
+    cluster_id: Ignorable[str | None] = None
+    controller_id: Ignorable[int] = -1
     topics: tuple[MetadataResponseTopic, ...] = ()
-    cluster_authorized_operations: int = ignorable(AUTHORIZED_OPERATIONS_OMITTED)
-    error_code: int = ignorable(0)
+    cluster_authorized_operations: Ignorable[int] = AUTHORIZED_OPERATIONS_OMITTED
+    error_code: Ignorable[int] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRequest(RequestBody[MetadataResponse]):
+class MetadataRequest(RequestBody[MetadataResponse], frozen=True, kw_only=True):
     """Asks about topics; None is all of them (in version 0, which has no null, an empty list is)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.METADATA
@@ -735,39 +671,35 @@ class MetadataRequest(RequestBody[MetadataResponse]):
 # ---------------------------------------------------------------- DescribeQuorum (55)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumRequestPartition:
+class DescribeQuorumRequestPartition(Struct, frozen=True, kw_only=True):
     """A partition of a raft topic."""
 
     partition_index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumRequestTopic:
+class DescribeQuorumRequestTopic(Struct, frozen=True, kw_only=True):
     """A raft topic; there is one."""
 
     topic_name: str = METADATA_TOPIC_NAME
     partitions: tuple[DescribeQuorumRequestPartition, ...] = (DescribeQuorumRequestPartition(),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponseReplicaState:
+class DescribeQuorumResponseReplicaState(Struct, frozen=True, kw_only=True):
     """Progress of a voter or observer; timestamps are milliseconds since 1970, -1 unknown."""
 
     replica_id: int
-    replica_directory_id: Uuid = ignorable(ZERO)
+    replica_directory_id: Ignorable[Uuid] = ZERO
     log_end_offset: int = -1
-    last_fetch_timestamp: int = ignorable(-1)
-    last_caught_up_timestamp: int = ignorable(-1)
+    last_fetch_timestamp: Ignorable[int] = -1
+    last_caught_up_timestamp: Ignorable[int] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponsePartition:
+class DescribeQuorumResponsePartition(Struct, frozen=True, kw_only=True):
     """The state of the quorum."""
 
     partition_index: int = 0
     error_code: int = 0
-    error_message: str | None = ignorable("")
+    error_message: Ignorable[str | None] = ""
     leader_id: int = -1
     leader_epoch: int = 0
     high_watermark: int = -1
@@ -775,16 +707,14 @@ class DescribeQuorumResponsePartition:
     observers: tuple[DescribeQuorumResponseReplicaState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponseTopic:
+class DescribeQuorumResponseTopic(Struct, frozen=True, kw_only=True):
     """The raft topic."""
 
     topic_name: str = METADATA_TOPIC_NAME
     partitions: tuple[DescribeQuorumResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponseListener:
+class DescribeQuorumResponseListener(Struct, frozen=True, kw_only=True):
     """An endpoint of a voter."""
 
     name: str
@@ -792,27 +722,24 @@ class DescribeQuorumResponseListener:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponseNode:
+class DescribeQuorumResponseNode(Struct, frozen=True, kw_only=True):
     """A voter and where it is reached."""
 
     node_id: int
     listeners: tuple[DescribeQuorumResponseListener, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponse(ResponseBody):
+class DescribeQuorumResponse(ResponseBody, frozen=True, kw_only=True):
     """Leader and followers of the metadata quorum, and their progress (KIP-595, KIP-836, KIP-853)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
     error_code: int = 0
-    error_message: str | None = ignorable("")
+    error_message: Ignorable[str | None] = ""
     topics: tuple[DescribeQuorumResponseTopic, ...] = ()
-    nodes: tuple[DescribeQuorumResponseNode, ...] = ignorable(())
+    nodes: Ignorable[tuple[DescribeQuorumResponseNode, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumRequest(RequestBody[DescribeQuorumResponse]):
+class DescribeQuorumRequest(RequestBody[DescribeQuorumResponse], frozen=True, kw_only=True):
     """Asks for the state of the metadata quorum."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
@@ -822,16 +749,14 @@ class DescribeQuorumRequest(RequestBody[DescribeQuorumResponse]):
 # ---------------------------------------------------------------- AlterPartition (56)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionRequestBrokerState:
+class AlterPartitionRequestBrokerState(Struct, frozen=True, kw_only=True):
     """A member of the new ISR; epoch -1 is not checked."""
 
     broker_id: int
     broker_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionRequestPartition:
+class AlterPartitionRequestPartition(Struct, frozen=True, kw_only=True):
     """The ISR that a leader proposes: ``new_isr`` in version 2, ``new_isr_with_epochs`` from 3."""
 
     partition_index: int
@@ -842,16 +767,14 @@ class AlterPartitionRequestPartition:
     partition_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionRequestTopic:
+class AlterPartitionRequestTopic(Struct, frozen=True, kw_only=True):
     """Partitions of one topic."""
 
     topic_id: Uuid = ZERO
     partitions: tuple[AlterPartitionRequestPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionResponsePartition:
+class AlterPartitionResponsePartition(Struct, frozen=True, kw_only=True):
     """The state of the partition after the change."""
 
     partition_index: int
@@ -863,16 +786,14 @@ class AlterPartitionResponsePartition:
     partition_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionResponseTopic:
+class AlterPartitionResponseTopic(Struct, frozen=True, kw_only=True):
     """Partitions of one topic."""
 
     topic_id: Uuid = ZERO
     partitions: tuple[AlterPartitionResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionResponse(ResponseBody):
+class AlterPartitionResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, partition by partition."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_PARTITION
@@ -881,8 +802,7 @@ class AlterPartitionResponse(ResponseBody):
     topics: tuple[AlterPartitionResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionRequest(RequestBody[AlterPartitionResponse]):
+class AlterPartitionRequest(RequestBody[AlterPartitionResponse], frozen=True, kw_only=True):
     """A leader changes the ISR of its partitions (KIP-497)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_PARTITION
@@ -894,8 +814,7 @@ class AlterPartitionRequest(RequestBody[AlterPartitionResponse]):
 # ---------------------------------------------------------------- ControllerRegistration (70)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRegistrationRequestListener:
+class ControllerRegistrationRequestListener(Struct, frozen=True, kw_only=True):
     """An endpoint that the controller advertises."""
 
     name: str
@@ -904,8 +823,7 @@ class ControllerRegistrationRequestListener:
     security_protocol: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRegistrationRequestFeature:
+class ControllerRegistrationRequestFeature(Struct, frozen=True, kw_only=True):
     """The levels of one feature that the controller understands."""
 
     name: str
@@ -913,8 +831,7 @@ class ControllerRegistrationRequestFeature:
     max_supported_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRegistrationResponse(ResponseBody):
+class ControllerRegistrationResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CONTROLLER_REGISTRATION
@@ -923,8 +840,7 @@ class ControllerRegistrationResponse(ResponseBody):
     error_message: str | None = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRegistrationRequest(RequestBody[ControllerRegistrationResponse]):
+class ControllerRegistrationRequest(RequestBody[ControllerRegistrationResponse], frozen=True, kw_only=True):
     """A controller introduces itself to the active one (KIP-919)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.CONTROLLER_REGISTRATION
@@ -938,16 +854,14 @@ class ControllerRegistrationRequest(RequestBody[ControllerRegistrationResponse])
 # ---------------------------------------------------------------- DescribeLogDirs (35)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsRequestTopic:
+class DescribeLogDirsRequestTopic(Struct, frozen=True, kw_only=True):
     """Partitions of one topic to tell of (Kafka: ``DescribableLogDirTopic``)."""
 
     topic: str
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsResponsePartition:
+class DescribeLogDirsResponsePartition(Struct, frozen=True, kw_only=True):
     """A replica: its size in bytes, and how many offsets it is behind (-1 unknown)."""
 
     partition_index: int
@@ -956,38 +870,34 @@ class DescribeLogDirsResponsePartition:
     is_future_key: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsResponseTopic:
+class DescribeLogDirsResponseTopic(Struct, frozen=True, kw_only=True):
     """Replicas of one topic in one directory."""
 
     name: str
     partitions: tuple[DescribeLogDirsResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsResponseResult:
+class DescribeLogDirsResponseResult(Struct, frozen=True, kw_only=True):
     """A log directory, by its absolute path; bytes from version 4 (KIP-827), cordons from 5 (KIP-1066)."""
 
     error_code: int = 0
     log_dir: str
     topics: tuple[DescribeLogDirsResponseTopic, ...] = ()
-    total_bytes: int = ignorable(-1)
-    usable_bytes: int = ignorable(-1)
-    is_cordoned: bool = ignorable(False)
+    total_bytes: Ignorable[int] = -1
+    usable_bytes: Ignorable[int] = -1
+    is_cordoned: Ignorable[bool] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsResponse(ResponseBody):
+class DescribeLogDirsResponse(ResponseBody, frozen=True, kw_only=True):
     """The log directories of the broker that was asked."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_LOG_DIRS
     throttle_time_ms: int = 0
-    error_code: int = ignorable(0)
+    error_code: Ignorable[int] = 0
     results: tuple[DescribeLogDirsResponseResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsRequest(RequestBody[DescribeLogDirsResponse]):
+class DescribeLogDirsRequest(RequestBody[DescribeLogDirsResponse], frozen=True, kw_only=True):
     """Asks what lies in which log directory (KIP-113); None is all topics."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_LOG_DIRS
@@ -997,40 +907,35 @@ class DescribeLogDirsRequest(RequestBody[DescribeLogDirsResponse]):
 # ---------------------------------------------------------------- AlterReplicaLogDirs (34)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReplicaLogDirsRequestTopic:
+class AlterReplicaLogDirsRequestTopic(Struct, frozen=True, kw_only=True):
     """Partitions of one topic."""
 
     name: str
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReplicaLogDirsRequestDir:
+class AlterReplicaLogDirsRequestDir(Struct, frozen=True, kw_only=True):
     """A directory by its absolute path, and the replicas that are to lie in it."""
 
     path: str
     topics: tuple[AlterReplicaLogDirsRequestTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReplicaLogDirsResponsePartition:
+class AlterReplicaLogDirsResponsePartition(Struct, frozen=True, kw_only=True):
     """The outcome for one replica."""
 
     partition_index: int
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReplicaLogDirsResponseTopic:
+class AlterReplicaLogDirsResponseTopic(Struct, frozen=True, kw_only=True):
     """The outcome for one topic."""
 
     topic_name: str
     partitions: tuple[AlterReplicaLogDirsResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReplicaLogDirsResponse(ResponseBody):
+class AlterReplicaLogDirsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, replica by replica."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_REPLICA_LOG_DIRS
@@ -1038,8 +943,7 @@ class AlterReplicaLogDirsResponse(ResponseBody):
     results: tuple[AlterReplicaLogDirsResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReplicaLogDirsRequest(RequestBody[AlterReplicaLogDirsResponse]):
+class AlterReplicaLogDirsRequest(RequestBody[AlterReplicaLogDirsResponse], frozen=True, kw_only=True):
     """Moves replicas between directories of the broker that is asked (KIP-113)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_REPLICA_LOG_DIRS
@@ -1049,8 +953,7 @@ class AlterReplicaLogDirsRequest(RequestBody[AlterReplicaLogDirsResponse]):
 # ---------------------------------------------------------------- DescribeConfigs (32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsRequestResource:
+class DescribeConfigsRequestResource(Struct, frozen=True, kw_only=True):
     """A resource; types: 2 topic, 4 broker. Keys None: all."""
 
     resource_type: int
@@ -1058,8 +961,7 @@ class DescribeConfigsRequestResource:
     configuration_keys: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponseSynonym:
+class DescribeConfigsResponseSynonym(Struct, frozen=True, kw_only=True):
     """Another source of a value."""
 
     name: str
@@ -1067,22 +969,20 @@ class DescribeConfigsResponseSynonym:
     source: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponseConfig:
+class DescribeConfigsResponseConfig(Struct, frozen=True, kw_only=True):
     """A value. Sources (``ConfigSource``): 1 topic, 2 broker, 3 default of all brokers, 4 static, 5 Kafka's."""
 
     name: str
     value: str | None = None
     read_only: bool = False
-    config_source: int = ignorable(-1)
+    config_source: Ignorable[int] = -1
     is_sensitive: bool = False
-    synonyms: tuple[DescribeConfigsResponseSynonym, ...] = ignorable(())
-    config_type: int = ignorable(0)
-    documentation: str | None = ignorable(None)
+    synonyms: Ignorable[tuple[DescribeConfigsResponseSynonym, ...]] = ()
+    config_type: Ignorable[int] = 0
+    documentation: Ignorable[str | None] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponseResult:
+class DescribeConfigsResponseResult(Struct, frozen=True, kw_only=True):
     """A resource."""
 
     error_code: int = 0
@@ -1092,8 +992,7 @@ class DescribeConfigsResponseResult:
     configs: tuple[DescribeConfigsResponseConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponse(ResponseBody):
+class DescribeConfigsResponse(ResponseBody, frozen=True, kw_only=True):
     """Configurations, resource by resource."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
@@ -1101,21 +1000,19 @@ class DescribeConfigsResponse(ResponseBody):
     results: tuple[DescribeConfigsResponseResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsRequest(RequestBody[DescribeConfigsResponse]):
+class DescribeConfigsRequest(RequestBody[DescribeConfigsResponse], frozen=True, kw_only=True):
     """Asks for the configuration of resources."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
     resources: tuple[DescribeConfigsRequestResource, ...] = ()
-    include_synonyms: bool = ignorable(False)
-    include_documentation: bool = ignorable(False)
+    include_synonyms: Ignorable[bool] = False
+    include_documentation: Ignorable[bool] = False
 
 
 # ---------------------------------------------------------------- IncrementalAlterConfigs (44)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsRequestConfig:
+class IncrementalAlterConfigsRequestConfig(Struct, frozen=True, kw_only=True):
     """A change (Kafka: ``AlterableConfig``); operations: 0 set, 1 delete, 2 append, 3 subtract."""
 
     name: str
@@ -1123,8 +1020,7 @@ class IncrementalAlterConfigsRequestConfig:
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsRequestResource:
+class IncrementalAlterConfigsRequestResource(Struct, frozen=True, kw_only=True):
     """Changes of one resource; types: 2 topic, 4 broker."""
 
     resource_type: int
@@ -1132,8 +1028,7 @@ class IncrementalAlterConfigsRequestResource:
     configs: tuple[IncrementalAlterConfigsRequestConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsResponseResource:
+class IncrementalAlterConfigsResponseResource(Struct, frozen=True, kw_only=True):
     """The outcome for one resource."""
 
     error_code: int = 0
@@ -1142,8 +1037,7 @@ class IncrementalAlterConfigsResponseResource:
     resource_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsResponse(ResponseBody):
+class IncrementalAlterConfigsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, resource by resource."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.INCREMENTAL_ALTER_CONFIGS
@@ -1151,8 +1045,7 @@ class IncrementalAlterConfigsResponse(ResponseBody):
     responses: tuple[IncrementalAlterConfigsResponseResource, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsRequest(RequestBody[IncrementalAlterConfigsResponse]):
+class IncrementalAlterConfigsRequest(RequestBody[IncrementalAlterConfigsResponse], frozen=True, kw_only=True):
     """Changes configurations (KIP-339)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.INCREMENTAL_ALTER_CONFIGS
@@ -1163,24 +1056,21 @@ class IncrementalAlterConfigsRequest(RequestBody[IncrementalAlterConfigsResponse
 # ---------------------------------------------------------------- AlterPartitionReassignments (45)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionReassignmentsRequestPartition:
+class AlterPartitionReassignmentsRequestPartition(Struct, frozen=True, kw_only=True):
     """The brokers that are to have a partition; None cancels what is in progress."""
 
     partition_index: int
     replicas: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionReassignmentsRequestTopic:
+class AlterPartitionReassignmentsRequestTopic(Struct, frozen=True, kw_only=True):
     """Partitions of one topic."""
 
     name: str
     partitions: tuple[AlterPartitionReassignmentsRequestPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionReassignmentsResponsePartition:
+class AlterPartitionReassignmentsResponsePartition(Struct, frozen=True, kw_only=True):
     """The outcome for one partition."""
 
     partition_index: int
@@ -1188,28 +1078,25 @@ class AlterPartitionReassignmentsResponsePartition:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionReassignmentsResponseTopic:
+class AlterPartitionReassignmentsResponseTopic(Struct, frozen=True, kw_only=True):
     """The outcome for one topic."""
 
     name: str
     partitions: tuple[AlterPartitionReassignmentsResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionReassignmentsResponse(ResponseBody):
+class AlterPartitionReassignmentsResponse(ResponseBody, frozen=True, kw_only=True):
     """The outcome, partition by partition."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_PARTITION_REASSIGNMENTS
     throttle_time_ms: int = 0
-    allow_replication_factor_change: bool = ignorable(True)
+    allow_replication_factor_change: Ignorable[bool] = True
     error_code: int = 0
     error_message: str | None = None
     responses: tuple[AlterPartitionReassignmentsResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionReassignmentsRequest(RequestBody[AlterPartitionReassignmentsResponse]):
+class AlterPartitionReassignmentsRequest(RequestBody[AlterPartitionReassignmentsResponse], frozen=True, kw_only=True):
     """Moves partitions between brokers (KIP-455)."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ALTER_PARTITION_REASSIGNMENTS
@@ -1221,16 +1108,14 @@ class AlterPartitionReassignmentsRequest(RequestBody[AlterPartitionReassignments
 # ---------------------------------------------------------------- ListPartitionReassignments (46)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPartitionReassignmentsRequestTopic:
+class ListPartitionReassignmentsRequestTopic(Struct, frozen=True, kw_only=True):
     """Partitions of one topic."""
 
     name: str
     partition_indexes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPartitionReassignmentsResponsePartition:
+class ListPartitionReassignmentsResponsePartition(Struct, frozen=True, kw_only=True):
     """A reassignment in progress."""
 
     partition_index: int
@@ -1239,16 +1124,14 @@ class ListPartitionReassignmentsResponsePartition:
     removing_replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPartitionReassignmentsResponseTopic:
+class ListPartitionReassignmentsResponseTopic(Struct, frozen=True, kw_only=True):
     """Reassignments of one topic."""
 
     name: str
     partitions: tuple[ListPartitionReassignmentsResponsePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPartitionReassignmentsResponse(ResponseBody):
+class ListPartitionReassignmentsResponse(ResponseBody, frozen=True, kw_only=True):
     """Reassignments in progress."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.LIST_PARTITION_REASSIGNMENTS
@@ -1258,8 +1141,7 @@ class ListPartitionReassignmentsResponse(ResponseBody):
     topics: tuple[ListPartitionReassignmentsResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPartitionReassignmentsRequest(RequestBody[ListPartitionReassignmentsResponse]):
+class ListPartitionReassignmentsRequest(RequestBody[ListPartitionReassignmentsResponse], frozen=True, kw_only=True):
     """Asks which reassignments are in progress; None is all."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.LIST_PARTITION_REASSIGNMENTS
@@ -1270,8 +1152,7 @@ class ListPartitionReassignmentsRequest(RequestBody[ListPartitionReassignmentsRe
 # ---------------------------------------------------------------- Envelope (58)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeResponse(ResponseBody):
+class EnvelopeResponse(ResponseBody, frozen=True, kw_only=True):
     """The answer that the forwarded request got, header and body."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ENVELOPE
@@ -1279,8 +1160,7 @@ class EnvelopeResponse(ResponseBody):
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeRequest(RequestBody[EnvelopeResponse]):
+class EnvelopeRequest(RequestBody[EnvelopeResponse], frozen=True, kw_only=True):
     """A client's request that a broker forwards (KIP-590): header and body, who sent it, and from which address."""
 
     API_KEY: ClassVar[ApiKey] = ApiKey.ENVELOPE

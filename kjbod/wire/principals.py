@@ -9,7 +9,8 @@ import ipaddress
 import struct
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.wire.codec import Codec, Field, MalformedMessageError, Schema, compile_codec
 
 _VERSION: Final = 0
@@ -20,8 +21,7 @@ _HOSTS_MAX: Final = 4_096
 _INT16: Final = struct.Struct(">h")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardedPrincipal:
+class ForwardedPrincipal(Struct, frozen=True, kw_only=True):
     """The client that a broker authenticated."""
 
     principal_type: str

@@ -32,7 +32,6 @@ counted instead. What came before the fault is still answered.
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import os
 import socket
@@ -42,9 +41,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from msgspec import Struct, structs
+
 from kjbod.clock import Clock
 from kjbod.errors import KjbodError, ProtocolError
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.names import listening_addresses
 from kjbod.wire.admission import Admission, Admissions
 from kjbod.wire.connection import ServerConnection, Slot
@@ -78,8 +78,7 @@ class Logger(Protocol):
     def exception(self, event: str, **fields: Any) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """The other end of a connection."""
 
     host: str
@@ -343,7 +342,7 @@ class Server:
             raise AssertionError("a listener with TLS has a connection without")
         try:
             certificate = None if tls is None else tls.getpeercert(binary_form=True)
-            shown = dataclasses.replace(peer, principal=security.principal_of(certificate))
+            shown = structs.replace(peer, principal=security.principal_of(certificate))
         except ValueError as error:
             self.complaints.add("connection.refused", peer, f"its certificate: {error}")
             return
@@ -573,7 +572,7 @@ class _Session:
         patience.reschedule(None)
         self._machine.allow(self._limits.max_frame_bytes)
         by_token = self._login.token_authenticated
-        self._peer = dataclasses.replace(self._peer, principal=f"User:{user}", token_authenticated=by_token)
+        self._peer = structs.replace(self._peer, principal=f"User:{user}", token_authenticated=by_token)
         self._shortcut = None if self._server.shortcut is None else self._server.shortcut(self._peer)
         self._admission.logged_in()
 

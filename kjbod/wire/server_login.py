@@ -30,8 +30,9 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.errors import RemoteProtocolError
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.sasl_server import Answer, Refused, ServerMechanism, SlowMechanism
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import Request
@@ -79,8 +80,7 @@ class State(Enum):
     REFUSED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """An answer that no handler gives.
 
     Attributes:

@@ -17,6 +17,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.clock import SystemClock
 from kjbod.ids import Uuid, random_directory_id, random_uuid
 from kjbod.metadata import versions
@@ -26,7 +28,6 @@ from kjbod.metadata.follower import MetadataFollower
 from kjbod.metadata.image import MetadataImage, Replayer, image_of
 from kjbod.metadata.log_files import DIRECTORY_NAME, open_log
 from kjbod.metadata.records import PartitionRecord, Record, RegisterBrokerRecord, TopicRecord, encode_record
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime import memory
 from kjbod.runtime.logging import get_logger
 from kjbod_agent.keeping import IMAGE_NAME, Keeping
@@ -44,8 +45,7 @@ _BATCH: Final = 500
 _TIMEOUT_S: Final = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A start."""
 
     seconds: float

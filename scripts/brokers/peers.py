@@ -5,11 +5,12 @@ everything, and one that has no right at all.
 """
 
 import asyncio
-import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, structs
 
 import kjbod.wire.admin_messages  # noqa: F401  enters its messages into API
 from kjbod.clock import SystemClock
@@ -19,6 +20,7 @@ from kjbod.metadata.live import dump_live
 from kjbod.security.channel import Security
 from kjbod.security.opening import client_security
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
+from kjbod.wire.codec import defaults_of
 from kjbod.wire.error_codes import name_of
 from kjbod.wire.messages import API, ApiKey, RequestBody
 from scripts.rig.certificates import Authority
@@ -181,9 +183,8 @@ def _least(cls: type[RequestBody[Any]]) -> RequestBody[Any]:
 
 
 def _instance(cls: type[Any]) -> Any:
-    hints = typing.get_type_hints(cls)
-    needed = [one for one in dataclasses.fields(cls) if one.default is dataclasses.MISSING and one.init]
-    return cls(**{one.name: _value(hints[one.name]) for one in needed if one.default_factory is dataclasses.MISSING})
+    hints, defaults = typing.get_type_hints(cls), defaults_of(cls)
+    return cls(**{name: _value(hints[name]) for name in cls.__struct_fields__ if name not in defaults})
 
 
 def _value(hint: Any) -> Any:
@@ -198,12 +199,12 @@ def _value(hint: Any) -> Any:
 
 def _codes(answer: Any) -> Iterator[int]:
     """Error codes anywhere in an answer."""
-    for field in dataclasses.fields(answer):
+    for field in structs.fields(answer):
         value = getattr(answer, field.name)
         if field.name == "error_code":
             yield value
         for each in value if isinstance(value, tuple) else (value,):
-            if dataclasses.is_dataclass(each):
+            if isinstance(each, Struct):
                 yield from _codes(each)
 
 

@@ -5,11 +5,12 @@ differ between two runs (ids, ports, paths, times, sizes) is replaced by names, 
 story have the same transcript: :func:`compare`.
 """
 
+import dataclasses
 import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -479,7 +480,7 @@ def _summary(dump: Outcome) -> Outcome:
     """Kinds of records that a dump has: how many there are depends on how long it took."""
     kinds = {match.group(1) for line in dump.lines if (match := re.search(r'"type":"(\w+)","version":\d+', line))}
     strange = [line for line in dump.lines if not line.startswith(("| offset:", "baseOffset:"))]
-    return replace(dump, lines=(*sorted(kinds), *strange))
+    return dataclasses.replace(dump, lines=(*sorted(kinds), *strange))
 
 
 @dataclass(frozen=True, slots=True)

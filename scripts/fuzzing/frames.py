@@ -1,11 +1,12 @@
 """Requests that are damaged, or well formed and random. The same seed makes the same ones."""
 
-import dataclasses
 import random
 import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import structs
 
 from kjbod.errors import ProtocolError, UnsupportedVersionError
 from kjbod.ids import Uuid
@@ -165,7 +166,7 @@ def _impatient(body: bytes) -> bytes:
     request = decode_request(body)
     if not isinstance(request.message, FetchRequest):
         return body
-    message = dataclasses.replace(request.message, max_wait_ms=min(request.message.max_wait_ms, _WAIT_MS_MAX))
+    message = structs.replace(request.message, max_wait_ms=min(request.message.max_wait_ms, _WAIT_MS_MAX))
     return encode_request(message, request.version, request.correlation_id, request.client_id)[4:]
 
 

@@ -7,7 +7,6 @@ sense. Of some frames of that mode one is sent at a time: what is answered with 
 """
 
 import asyncio
-import dataclasses
 import itertools
 import json
 import random
@@ -18,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from kjbod.clock import SystemClock, system_random
 from kjbod.errors import ProtocolError, UnsupportedVersionError
@@ -344,8 +345,8 @@ def error_codes(value: Any) -> Iterator[int]:
     if isinstance(value, tuple):
         for element in value:
             yield from error_codes(element)
-    elif dataclasses.is_dataclass(value):
-        below = [code for one in dataclasses.fields(value) for code in error_codes(getattr(value, one.name))]
+    elif isinstance(value, Struct):
+        below = [code for name in value.__struct_fields__ for code in error_codes(getattr(value, name))]
         own = getattr(value, "error_code", None)
         if own is not None and not (below and own == 0):
             below.append(own)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 DUMP_LOG: Final = "kafka-dump-log"
 SHELL: Final = "kafka-metadata-shell"
@@ -17,8 +17,7 @@ _THEIRS: Final = "kafka"
 _NEWEST: Final = (99, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """A difference that is known: text of one side that is rewritten before both are compared.
 
     Attributes:

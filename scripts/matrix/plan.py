@@ -4,8 +4,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.errors import KjbodError
-from kjbod.quick_dataclass import dataclass
 
 READ: Final = "read"
 AGENT: Final = "agent"
@@ -36,8 +37,7 @@ class PlanError(KjbodError):
     """A version or a row that does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A cell of the matrix.
 
     Attributes:

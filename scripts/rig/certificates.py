@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
 
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.keys import PEM, PKCS12, Store
 
 NOT_AFTER = datetime(2049, 6, 1, tzinfo=UTC)
@@ -34,8 +34,7 @@ def _encryption(password: str | None) -> KeySerializationEncryption:
     return NoEncryption() if password is None else BestAvailableEncryption(password.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class Certified:
+class Certified(Struct, frozen=True):
     """A certificate with its private key; ``issuers`` are those that vouch for it, the nearest first."""
 
     certificate: x509.Certificate
@@ -87,8 +86,7 @@ class Certified:
         return Store("ssl.keystore.location", PKCS12, str(path), password)
 
 
-@dataclass(frozen=True, slots=True)
-class Authority(Certified):
+class Authority(Certified, frozen=True):
     """A certificate authority."""
 
     @classmethod

@@ -1,7 +1,6 @@
 """The listener on a real socket: who may do what, what the controller carries out, and what hostile bytes can do."""
 
 import asyncio
-import dataclasses
 import random
 import signal
 import socket
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import Struct, structs
 
 from kjbod.clock import SystemClock
 from kjbod.config import Config, load_config
@@ -465,12 +465,12 @@ BY_ITEM: tuple[RequestBody[Any], ...] = (
 def said_in(answer: Any) -> set[int]:
     """All error codes of an answer."""
     codes: set[int] = set()
-    for each in dataclasses.fields(answer):
+    for each in structs.fields(answer):
         value = getattr(answer, each.name)
         if each.name == "error_code":
             codes.add(int(value))
         for item in value if isinstance(value, tuple) else ():
-            codes |= said_in(item) if dataclasses.is_dataclass(item) else set()
+            codes |= said_in(item) if isinstance(item, Struct) else set()
     return codes
 
 

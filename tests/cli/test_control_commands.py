@@ -1,12 +1,11 @@
 """``kjbod status``, ``log-dirs``, ``move``, ``dirs``: what they say of what an agent answers, and without one."""
 
-import dataclasses
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs, to_builtins
 
 from kjbod.cli import main as cli
 from kjbod.cli import move as moving
@@ -90,7 +89,7 @@ STATUS: dict[str, Any] = {
     "creating": 3,
     "moves": 1,
     "strays": 2,
-    "processes": asdict(USAGE),
+    "processes": to_builtins(USAGE),
     "directories": [DIRECTORY, FAILED],
 }
 MOVE: dict[str, Any] = {
@@ -144,9 +143,7 @@ def test_status_is_one_screen(
 
 def test_status_tells_what_the_processes_use() -> None:
     def shown(**own: Any) -> str:
-        told = asdict(
-            dataclasses.replace(USAGE, own=dataclasses.replace(USAGE.own, **own), workers=Use(), helpers=Use())
-        )
+        told = to_builtins(structs.replace(USAGE, own=structs.replace(USAGE.own, **own), workers=Use(), helpers=Use()))
         found = lines(STATUS | {"processes": told}, None)
         assert not [line for line in found if line.startswith("processes")], "nothing beside the agent itself"
         (line,) = [line for line in found if line.startswith("agent")]

@@ -1,6 +1,6 @@
 """An answer to DescribeLogDirs with what the cluster tells, brought together; and the order in which it is shown."""
 
-import dataclasses
+from msgspec import structs
 
 from kjbod.cluster.log_dirs import (
     BrokerDirs,
@@ -82,7 +82,7 @@ def test_replicas_leaders_and_losses_are_counted_and_future_replicas_apart() -> 
 
 
 def test_what_an_old_broker_does_not_tell_is_unknown_and_not_zero() -> None:
-    answer = told(dataclasses.replace(directory("/d1"), total_bytes=-1, usable_bytes=-1))
+    answer = told(structs.replace(directory("/d1"), total_bytes=-1, usable_bytes=-1))
     found = only(answered(NODE, answer, 3, known({})))
     assert (found.cordoned, found.total_bytes, found.usable_bytes, found.used_percent) == (None, None, None, None)
 
@@ -90,7 +90,7 @@ def test_what_an_old_broker_does_not_tell_is_unknown_and_not_zero() -> None:
 def test_replicas_of_partitions_that_we_may_not_see_are_no_leaders_and_are_counted() -> None:
     answer = told(directory("/d1", replica(0), replica(5)), directory("/d2", replica(0), topic="hidden"))
     seen = directory("/d3", replica(1))
-    one, two, three = answered(NODE, dataclasses.replace(answer, results=(*answer.results, seen)), 5, known(
+    one, two, three = answered(NODE, structs.replace(answer, results=(*answer.results, seen)), 5, known(
         {0: LED_HERE, 1: LED_HERE}
     )).log_dirs  # fmt: skip
     assert (one.replicas, one.leaders, one.failure, one.untold) == (2, None, None, 1)
@@ -106,8 +106,8 @@ def test_a_replica_that_was_reassigned_and_is_not_deleted_yet_leads_nothing() ->
 
 def test_who_may_not_see_a_topic_gets_no_numbers_of_brokers() -> None:
     hidden = directory("/d1", replica(0), topic="hidden")
-    nothing = dataclasses.replace(known({}), strangers={})
-    brokers = [answered(NODE, told(hidden), 5, nothing), unanswered(dataclasses.replace(NODE, id=2), "silent", nothing)]
+    nothing = structs.replace(known({}), strangers={})
+    brokers = [answered(NODE, told(hidden), 5, nothing), unanswered(structs.replace(NODE, id=2), "silent", nothing)]
     after = as_far_as_seen(brokers, nothing)
     assert [broker.share for broker in brokers] == [None, None]
     assert (after.trouble, after.strangers) == (None, None)
@@ -115,23 +115,23 @@ def test_who_may_not_see_a_topic_gets_no_numbers_of_brokers() -> None:
 
 def test_numbers_stand_where_all_that_lies_anywhere_is_seen_but_0_is_no_proof() -> None:
     seen = known({0: LED_HERE})
-    silent = [unanswered(dataclasses.replace(NODE, id=number), "silent", seen) for number in (2, 3)]
+    silent = [unanswered(structs.replace(NODE, id=number), "silent", seen) for number in (2, 3)]
     brokers = [answered(NODE, told(directory("/d1", replica(0))), 5, seen), *silent]
     assert as_far_as_seen(brokers, seen) is seen
     assert [broker.share and broker.share.replicas for broker in brokers] == [1, 1, None]
-    certain = dataclasses.replace(seen, whole=True)
-    broker = unanswered(dataclasses.replace(NODE, id=3), "silent", certain)
+    certain = structs.replace(seen, whole=True)
+    broker = unanswered(structs.replace(NODE, id=3), "silent", certain)
     assert as_far_as_seen([broker], certain) is certain and broker.share == Share()
 
 
 def test_space_that_makes_no_sense_is_unknown() -> None:
-    found = only(answered(NODE, told(dataclasses.replace(directory("/d1"), usable_bytes=1001)), 5, known({})))
+    found = only(answered(NODE, told(structs.replace(directory("/d1"), usable_bytes=1001)), 5, known({})))
     assert (found.total_bytes, found.usable_bytes, found.used_percent) == (None, None, None)
 
 
 def test_of_some_topics_only_these_are_counted() -> None:
     answer = told(directory("/d1", replica(0, 5)), directory("/d2", replica(0), topic="another"))
-    chosen = dataclasses.replace(known({0: LED_HERE}), partial=True)
+    chosen = structs.replace(known({0: LED_HERE}), partial=True)
     one, two = answered(NODE, answer, 5, chosen).log_dirs
     assert (one.replicas, one.replica_bytes, one.untold) == (1, 5, 0)
     assert (two.replicas, two.replica_bytes, two.untold) == (0, 0, 0)
@@ -245,7 +245,7 @@ def test_ids_are_taken_back_where_nobody_knows_what_was_moved_meanwhile() -> Non
 
 
 def test_a_broker_that_registered_since_has_no_ids() -> None:
-    found = answered(dataclasses.replace(NODE, id=2), told(directory("/d1")), 5, read(image(D1)))
+    found = answered(structs.replace(NODE, id=2), told(directory("/d1")), 5, read(image(D1)))
     assert (ids(found), found.unplaced) == ({}, None)
 
 
@@ -260,13 +260,13 @@ def test_the_metadata_of_another_cluster_are_recognised_by_the_addresses() -> No
 def test_trouble_comes_first_then_what_is_full() -> None:
     nothing = known({})
     full, empty = (
-        dataclasses.replace(directory(path), usable_bytes=usable) for path, usable in (("/full", 10), ("/empty", 990))
+        structs.replace(directory(path), usable_bytes=usable) for path, usable in (("/full", 10), ("/empty", 990))
     )
     brokers = [
         answered(NODE, told(empty, full, directory("/bad", code=56)), 5, nothing),
-        unanswered(dataclasses.replace(NODE, id=2), "silent", nothing),
-        answered(dataclasses.replace(NODE, id=3), told(directory("/d1"), directory("/d0")), 5, nothing),
-        answered(dataclasses.replace(NODE, id=4), told(directory("/cordoned", cordoned=True)), 3, nothing),
+        unanswered(structs.replace(NODE, id=2), "silent", nothing),
+        answered(structs.replace(NODE, id=3), told(directory("/d1"), directory("/d0")), 5, nothing),
+        answered(structs.replace(NODE, id=4), told(directory("/cordoned", cordoned=True)), 3, nothing),
     ]
     order = [(broker.node.id, found and found.path) for broker, found in by_urgency(brokers)]
     assert order == [(2, None), (1, "/bad"), (1, "/full"), (3, "/d0"), (3, "/d1"), (4, "/cordoned"), (1, "/empty")]

@@ -10,7 +10,6 @@ Whoever is not silent is kept alive meanwhile, and between the other steps (:met
 """
 
 import asyncio
-import dataclasses
 import difflib
 import itertools
 import json
@@ -20,6 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeAlias
+
+from msgspec import Struct, structs
 
 from kjbod.clock import SystemClock
 from kjbod.errors import UnsupportedVersionError
@@ -322,7 +323,7 @@ class Side:
         elif isinstance(record, RegisterBrokerRecord) and record.broker_epoch not in self._epochs:
             self._epochs[record.broker_epoch] = f"epoch {self._count('')}"
         elif isinstance(record, AccessControlEntryRecord):
-            self._names[record.id] = f"acl {dataclasses.replace(record, id=ZERO)}"
+            self._names[record.id] = f"acl {structs.replace(record, id=ZERO)}"
 
     def _count(self, what: str) -> int:
         self._counts[what] = self._counts.get(what, 0) + 1
@@ -337,7 +338,7 @@ class Side:
 
     def _fields(self, value: Any) -> dict[str, Any]:
         plain = {}
-        for each in dataclasses.fields(value):
+        for each in structs.fields(value):
             inner = getattr(value, each.name)
             if each.name == "broker_epoch":
                 plain[each.name] = self._epochs.get(inner, inner)
@@ -350,7 +351,7 @@ class Side:
     def _plain(self, value: Any) -> Any:
         if isinstance(value, Uuid):
             return self._names.get(value, str(value))
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, Struct):
             return {"type": type(value).__name__, **self._fields(value)}
         if isinstance(value, (tuple, list)):
             return [self._plain(each) for each in value]

@@ -241,7 +241,7 @@ def test_a_filter_finds_what_kafkas_would(filter_: DeleteAclsRequestFilter, name
         acl(Operation.ALTER, CLUSTER, "kafka-cluster", permission_type=DENY),
     )
     answer = world.ask(
-        DescribeAclsRequest(**{name: getattr(filter_, name) for name in DeleteAclsRequestFilter.__dataclass_fields__})
+        DescribeAclsRequest(**{name: getattr(filter_, name) for name in DeleteAclsRequestFilter.__struct_fields__})
     )
     assert sorted(resource.resource_name for resource in answer.resources) == sorted(names)
     deleted = world.ask(DeleteAclsRequest(filters=(filter_,)))

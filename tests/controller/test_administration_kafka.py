@@ -257,9 +257,7 @@ FILTERS: tuple[dict[str, Any], ...] = (
 
 
 def describe(fields: dict[str, Any]) -> DescribeAclsRequest:
-    return DescribeAclsRequest(
-        **{name: getattr(wanted(**fields), name) for name in type(wanted()).__dataclass_fields__}
-    )
+    return DescribeAclsRequest(**{name: getattr(wanted(**fields), name) for name in type(wanted()).__struct_fields__})
 
 
 @pytest.mark.usefixtures("newest_kit")

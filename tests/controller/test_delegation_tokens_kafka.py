@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from msgspec import structs
 
 from kjbod.clock import SystemClock
 from kjbod.config.keys import LONG_MAX
@@ -74,7 +75,7 @@ class Told:
     def plain(self, value: Any, now_ms: int) -> dict[str, Any]:
         """An answer or a record without what is by chance: times by hours from now, tokens by their numbers."""
         found: dict[str, Any] = {"type": type(value).__name__}
-        for field in dataclasses.fields(value):
+        for field in structs.fields(value):
             inner = getattr(value, field.name)
             if field.name.endswith("timestamp") and inner not in (-1, 0, LONG_MAX):
                 inner = f"in {round((inner - now_ms) / HOUR_MS)} h"

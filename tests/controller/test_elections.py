@@ -1,9 +1,9 @@
 """PartitionChangeBuilder: rows CT-15 and CT-18 to CT-21."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import LOST, UNASSIGNED, Uuid
 from kjbod.metadata.image import RECOVERING, PartitionRegistration

@@ -1,12 +1,12 @@
 """What brokers forward for their clients: whose request it is, what may be forwarded, and what comes back."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import STANDARD_AUTHORIZER
@@ -197,13 +197,13 @@ def blank(frame: bytes, key: ApiKey, version: int) -> Any:
         return message.error_message, partition.error_message, partition.leader_id, partition.leader_epoch, voters
     if isinstance(message, CreateTopicsResponse):
         return [
-            dataclasses.replace(
+            structs.replace(
                 topic, topic_id=ZERO, configs=tuple(one for one in topic.configs or () if one.name not in SINCE_4_4)
             )
             for topic in message.topics
         ]
     assert isinstance(message, DeleteTopicsResponse)
-    return [dataclasses.replace(topic, topic_id=ZERO) for topic in message.responses]
+    return [structs.replace(topic, topic_id=ZERO) for topic in message.responses]
 
 
 async def test_what_real_brokers_forward_gets_a_real_controllers_answers(site: Site, serving: Serving) -> None:

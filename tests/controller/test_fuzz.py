@@ -1,7 +1,6 @@
 """A live controller under frames of real brokers that were damaged, and under any message that is well formed."""
 
 import asyncio
-import dataclasses
 import random
 import struct
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.wire.messages import (
     AssignReplicasToDirsResponse,
@@ -152,7 +152,7 @@ async def test_metadata_that_make_no_sense_are_seen(site: Site, serving: Serving
         created = await connection.request(create("t"), timeout_ms=60_000)
         require_sense(server.controller.image)
         partitions = server.controller.image.topics[created.topics[0].topic_id].partitions
-        partitions[0] = dataclasses.replace(partitions[0], leader=7)
+        partitions[0] = structs.replace(partitions[0], leader=7)
         with pytest.raises(RigError, match="the leader is not in sync"):
             require_sense(server.controller.image)
 

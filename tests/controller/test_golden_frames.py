@@ -1,9 +1,10 @@
 """The requests of real 4.3.1 brokers, in the order of their lives, get a real controller's answers (rules=kafka)."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from kjbod.ids import Uuid
 from kjbod.metadata.records import PartitionRecord, TopicRecord
@@ -46,16 +47,16 @@ class Session:
         request, real, version = self.pairs[pair]
         if isinstance(request, BrokerHeartbeatRequest):
             epoch = self.world.broker(request.broker_id).epoch
-            request = dataclasses.replace(
+            request = structs.replace(
                 request,
                 broker_epoch=epoch,
                 current_metadata_offset=request.current_metadata_offset - request.broker_epoch + epoch,
             )
         elif isinstance(request, AssignReplicasToDirsRequest):
-            request = dataclasses.replace(request, broker_epoch=self.world.broker(request.broker_id).epoch)
+            request = structs.replace(request, broker_epoch=self.world.broker(request.broker_id).epoch)
         answer = self.world.ask(request, version)
         if isinstance(answer, BrokerRegistrationResponse):
-            answer = dataclasses.replace(answer, broker_epoch=real.broker_epoch)
+            answer = structs.replace(answer, broker_epoch=real.broker_epoch)
         assert answer == real, f"pair {pair}"
 
     def silence(self) -> None:
@@ -69,7 +70,7 @@ def test_the_lives_of_real_brokers() -> None:
     world = session.world
     for pair in (13, 18, 19, 20, 21):
         session.send(pair)
-    first = dataclasses.replace(session.pairs[15][0], incarnation_id=Uuid.of(1, 1))
+    first = structs.replace(session.pairs[15][0], incarnation_id=Uuid.of(1, 1))
     assert isinstance(first, BrokerRegistrationRequest)
     assert world.ask(first).error_code == 0
     assert not world.beat(2).is_fenced

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import signal
 import socket
 import struct
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.metadata.image import RECOVERING
 from kjbod.metadata.records import NO_LEADER
@@ -235,9 +235,9 @@ def test_elections_from_eligible_replicas_and_unclean_ones_are_counted_once_sinc
     assert (index.eligible_elections, index.unclean_elections) == (1, 0)
 
     before = world.partition("a")
-    lost = dataclasses.replace(before, leader=NO_LEADER, isr=(1,), eligible_leader_replicas=())
-    taken = dataclasses.replace(lost, leader=2, isr=(2,), leader_recovery_state=RECOVERING)
-    moved = dataclasses.replace(taken, directories=tuple(reversed(taken.directories)))
+    lost = structs.replace(before, leader=NO_LEADER, isr=(1,), eligible_leader_replicas=())
+    taken = structs.replace(lost, leader=2, isr=(2,), leader_recovery_state=RECOVERING)
+    moved = structs.replace(taken, directories=tuple(reversed(taken.directories)))
     for old, new, unclean in ((before, lost, 0), (lost, taken, 1), (taken, moved, 1), (moved, lost, 1)):
         index.count(index.step(old, new))
         assert index.unclean_elections == unclean

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, Uuid
 from kjbod.metadata.control_records import KRaftVersion, KRaftVoters, LeaderChange
@@ -64,7 +65,7 @@ def quorum(start_offset: int = 0, snapshots: SnapshotView | None = None, *, epoc
 
 def fetch(*, topic: dict[str, Any] | None = None, **fields: Any) -> FetchRequest:
     partition = {"partition": 0, "current_leader_epoch": 3, "fetch_offset": 150, "last_fetched_epoch": 3}
-    names = {f.name for f in dataclasses.fields(FetchRequestPartition)}
+    names = {f.name for f in structs.fields(FetchRequestPartition)}
     inner = partition | {name: value for name, value in fields.items() if name in names}
     outer = {"max_wait_ms": 500} | {name: value for name, value in fields.items() if name not in names}
     where = {"topic_id": METADATA_TOPIC_ID, "partitions": (FetchRequestPartition(**inner),)} | (topic or {})
@@ -159,7 +160,7 @@ def test_a_new_epoch_opens_with_the_voters_a_broker_looks_for() -> None:
         cluster_id=CLUSTER,
         node_id=3000,
         directory_id=Uuid.of(3, 3),
-        endpoint=dataclasses.replace(ENDPOINT, port=1),
+        endpoint=structs.replace(ENDPOINT, port=1),
         epoch=4,
         log=Log(),
     )

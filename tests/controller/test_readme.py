@@ -1,8 +1,9 @@
 """The README's table of APIs is what the controller offers and asks for."""
 
-import dataclasses
 import re
 from pathlib import Path
+
+from msgspec import structs
 
 from kjbod_controller_stub.access.authorizer import REQUIRED
 from kjbod_controller_stub.limits import SERVED
@@ -22,7 +23,7 @@ def test_the_table_of_apis_is_what_is_served() -> None:
 
 def test_the_table_of_rules_has_every_question() -> None:
     text = README.read_text()
-    missing = [field.name for field in dataclasses.fields(Rules) if f"| `{field.name}` |" not in text]
+    missing = [field.name for field in structs.fields(Rules) if f"| `{field.name}` |" not in text]
     assert missing == ["name"]
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kjbod.clock import SystemClock
 from kjbod.errors import StorageError
@@ -43,7 +44,7 @@ def test_a_snapshot_is_due_after_so_many_bytes_or_so_much_time_since_the_last_on
     trigger.reset(600, 1_000)
     assert trigger.due(1_599, 60_999) is None
     assert trigger.due(600, 61_000) is not None
-    never = Trigger(dataclasses.replace(LIMITS, interval_ms=0), now_ms=0)
+    never = Trigger(structs.replace(LIMITS, interval_ms=0), now_ms=0)
     assert never.due(0, 10**12) is None
 
 
@@ -69,7 +70,7 @@ def test_old_snapshots_and_what_they_cover_go_by_size_and_by_age(
 ) -> None:
     first = first_kept(kept(*found), segments, LIMITS, 1_000_000)
     assert (None if first is None else first.end_offset) == expected
-    off = dataclasses.replace(LIMITS, retention_bytes=-1, retention_ms=-1)
+    off = structs.replace(LIMITS, retention_bytes=-1, retention_ms=-1)
     assert first_kept(kept(*found), segments, off, 10**15) is None
 
 
@@ -229,11 +230,11 @@ async def test_pieces_make_the_file_and_a_snapshot_that_is_gone_is_said_to_be(si
         snapshot = await wait_snapshot(server)
         path = log_path(site) / snapshot.file_name
         whole = path.read_bytes()
-        request = dataclasses.replace(piece(snapshot, 1), max_bytes=1_000)
+        request = structs.replace(piece(snapshot, 1), max_bytes=1_000)
         got = b""
         while len(got) < len(whole):
-            topic = dataclasses.replace(piece(snapshot, 1, len(got)).topics[0])
-            answer = await connection.request(dataclasses.replace(request, topics=(topic,)), timeout_ms=60_000)
+            topic = structs.replace(piece(snapshot, 1, len(got)).topics[0])
+            answer = await connection.request(structs.replace(request, topics=(topic,)), timeout_ms=60_000)
             partition = answer.topics[0].partitions[0]
             assert (partition.error_code, partition.size, partition.position) == (0, len(whole), len(got))
             got += partition.unaligned_records

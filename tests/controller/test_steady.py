@@ -1,13 +1,13 @@
 """The short way of a steady heartbeat and the way of all requests give the same bytes."""
 
 import asyncio
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kjbod.errors import ProtocolError
 from kjbod.ids import Uuid
@@ -39,7 +39,7 @@ class Sent(NamedTuple):
         return encode_request(self.message, self.version, self.correlation_id, self.client_id)
 
     def at_offset(self, offset: int) -> "Sent":
-        return self._replace(message=dataclasses.replace(self.message, current_metadata_offset=offset))
+        return self._replace(message=structs.replace(self.message, current_metadata_offset=offset))
 
 
 def any_heartbeat(version: int) -> st.SearchStrategy[Sent]:
@@ -77,7 +77,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
 
 def decide(request: BrokerHeartbeatRequest, offset: int) -> BrokerHeartbeatResponse | None:
     """Some answer that follows from all of the request."""
-    number = hash(dataclasses.replace(request, current_metadata_offset=offset))
+    number = hash(structs.replace(request, current_metadata_offset=offset))
     if number % 5 == 0:
         return None
     return BrokerHeartbeatResponse(is_caught_up=bool(number & 1), is_fenced=bool(number & 2), error_code=number % 3)
@@ -109,7 +109,7 @@ def test_the_form_of_a_heartbeat_reads_the_next_one_as_the_decoder_does(sent: Se
     seen: list[BrokerHeartbeatRequest] = []
 
     def note(request: BrokerHeartbeatRequest, offset: int) -> BrokerHeartbeatResponse:
-        seen.append(dataclasses.replace(request, current_metadata_offset=offset))
+        seen.append(structs.replace(request, current_metadata_offset=offset))
         return BrokerHeartbeatResponse()
 
     short = SteadyHeartbeats(note)

@@ -1,9 +1,9 @@
 """The only voter of a quorum: it votes for nobody, follows nobody, and stays alone."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.records import Endpoint

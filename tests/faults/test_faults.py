@@ -7,11 +7,11 @@ import os
 import signal
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.faults import catalog, syscalls
 from kjbod.faults.catalog import FAULTS, inject, list_injections, undo

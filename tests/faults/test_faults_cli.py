@@ -8,11 +8,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.faults import catalog, cli, filesystem, mount_table, scratch, syscalls, watchdog
 from kjbod.faults.catalog import FAULTS

@@ -3,10 +3,11 @@ guard when one is killed at any moment. Helpers of other tests, too: a broker, i
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod.metadata.batches import RecordBatch

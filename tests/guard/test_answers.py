@@ -1,12 +1,12 @@
 """The guard at one moment: as metrics, and on a person's screen."""
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.cli.guard import what_else
 from kjbod.cli.log_dirs import block

@@ -1,9 +1,9 @@
 """Whose directories, process and registration these are."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.meta_properties import trouble_with

@@ -1,10 +1,9 @@
 """What a guard may do, and why not, in one line."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod_guard.budget import (

@@ -2,12 +2,12 @@
 of broker 1, whose partitions other brokers have as well."""
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import BrokerRegistration

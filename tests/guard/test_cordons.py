@@ -2,10 +2,11 @@
 always one with a broker that is not registered. The guard begins no change that is refused, and puts back what it has
 changed however long that takes."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod.metadata.fetching import Committed
@@ -58,7 +59,7 @@ def cordon(now: Observed, broker: int, *, all_of_them: bool = True) -> None:
     if broker == NODE:
         assert now.registration is not None
         dirs = now.registration.log_dirs if all_of_them else now.registration.log_dirs[:1]
-        now.registration = replace(now.registration, cordoned_log_dirs=dirs)
+        now.registration = dataclasses.replace(now.registration, cordoned_log_dirs=dirs)
     else:
         its = now.neighbours[broker]
         now.neighbours[broker] = replace(its, cordoned_dirs=its.log_dirs if all_of_them else frozenset())

@@ -1,12 +1,13 @@
 """The core of a guard alone: what it begins in which situation, what stops it, and what comes of it."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod.metadata.records import UnknownRecord
@@ -111,7 +112,7 @@ class Moment:
 
     def register(self, **changes: Any) -> None:
         if self.observed.registration is not None:
-            self.observed.registration = replace(self.observed.registration, **changes)
+            self.observed.registration = dataclasses.replace(self.observed.registration, **changes)
 
     def move(self, number: int, **changes: Any) -> None:
         self.observed.partitions[T, number] = replace(self.observed.partitions[T, number], **changes)

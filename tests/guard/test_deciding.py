@@ -1,13 +1,14 @@
 """What is decided about the directories of a broker: what a guard knows, as cases for the ladder."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod.config import Config
@@ -138,7 +139,7 @@ def test_what_kafka_makes_of_an_unreadable_directory_is_known_by_the_id_that_a_g
 def test_the_directory_of_the_metadata_alone_is_online_while_the_broker_is_unfenced(fenced: bool) -> None:
     now = situation(disk(METADATA), well())
     assert now.observed.registration is not None
-    now.observed.registration = replace(now.observed.registration, fenced=fenced)
+    now.observed.registration = dataclasses.replace(now.observed.registration, fenced=fenced)
     assert Deciding(SITE).view(METADATA, known(), now) is (KafkaView.UNKNOWN if fenced else KafkaView.ONLINE)
     now.observed.registration = None
     assert Deciding(SITE).view(METADATA, known(), now) is KafkaView.UNKNOWN
@@ -664,7 +665,7 @@ def test_a_broker_is_stuck_when_a_thread_waits_for_a_disk_that_was_acted_on(
 def test_a_broker_for_which_nobody_waits_is_not_stuck_by_its_silence(changes: dict[str, Any], state: str) -> None:
     now = situation(silent="it does not answer", waits=True)
     assert now.observed.registration is not None
-    now.observed.registration = replace(now.observed.registration, **changes)
+    now.observed.registration = dataclasses.replace(now.observed.registration, **changes)
     core = core_of(ACTED[PATH])
     core.look(now)
     assert str(core.broker.state) == state
@@ -714,7 +715,7 @@ def test_the_record_of_a_broker_that_is_killed_stays_until_the_metadata_show_the
             core.came_of(task, Done(outcome=Outcome.DONE), moment)
     assert done == ["suspect", "kill", "fence"]
     assert now.observed.registration is not None
-    now.observed.registration = replace(now.observed.registration, fenced=True)
+    now.observed.registration = dataclasses.replace(now.observed.registration, fenced=True)
     assert [task.effect.name for task in core.look(ended).tasks] == ["trust"]
 
 

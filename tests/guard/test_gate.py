@@ -1,11 +1,11 @@
 """A broker that is about to start: what it waits for, what is done meanwhile, and that it is kept down by nothing."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from kjbod.cli import main as cli
 from kjbod_guard import directory_steps, gate, gate_asking

@@ -1,11 +1,11 @@
 """Lost redundancy in the health report: when the guard reports it, and what the fleet report, the log and the audit
 get."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.fleet.schema import Event, Sample
 from kjbod_guard.account import Account, Audit

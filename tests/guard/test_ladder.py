@@ -1,10 +1,9 @@
 """What a guard would do, as a table, and what holds for every case there is."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod_guard.ladder import (
     CUT_FILE_SYSTEMS,

@@ -3,11 +3,12 @@ meanwhile."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod_guard import lists, slow_steps

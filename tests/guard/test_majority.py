@@ -1,10 +1,10 @@
 """Whether the metadata quorum keeps its majority when a node that is a controller too is fenced."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.clock import SystemClock
 from kjbod.wire.client import Disconnected, RequestTimedOut

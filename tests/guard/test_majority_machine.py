@@ -1,10 +1,11 @@
 """Guards of a quorum's nodes, each with its core, its metadata and what the quorum tells it, under faults of all of
 them: whatever the moments, the quorum keeps its majority, and no second broker is fenced after the first one."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.metadata.fetching import Committed
 from kjbod.metadata.records import Record

@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.clock import SystemClock
 from kjbod.metadata.batches import iter_batches

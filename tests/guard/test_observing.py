@@ -1,12 +1,12 @@
 """The metadata of one broker: as the whole image has them, whatever the log says."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.batches import RecordBatch

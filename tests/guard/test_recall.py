@@ -1,11 +1,11 @@
 """What a guard that is started beside a disk that hangs may take from what the one before it has read."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod_guard import recall
 from kjbod_guard.recall import DamagedError, Memory, Place, Remembered, decode, encode, place_of, taken, why_not

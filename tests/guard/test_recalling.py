@@ -4,12 +4,12 @@ import asyncio
 import errno
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod_guard import recall, recalling

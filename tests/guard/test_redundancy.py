@@ -1,8 +1,7 @@
 """What the guard shows of partitions that lack replicas, and of those that the controllers refused."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import UNASSIGNED, Uuid
 from kjbod_guard import redundancy

@@ -1,9 +1,9 @@
 """When a guard keeps its probes away from a log directory that has failed."""
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod_guard import watching
 from kjbod_guard.watching import REST_MS, Watching

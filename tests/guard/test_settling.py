@@ -1,8 +1,7 @@
 """How long a list that the guard has changed stands in its journal."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod_guard.journal import Demoted, Evicted

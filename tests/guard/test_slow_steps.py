@@ -1,12 +1,13 @@
 """Leadership that moves off a slow disk and comes back: the table, and what holds whatever the controllers do."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.ids import UNASSIGNED, Uuid
 from kjbod.metadata.image import BrokerRegistration
@@ -34,7 +35,7 @@ def placed(replicas: tuple[int, ...], isr: tuple[int, ...], *, leads: bool = Tru
     """A replica of broker 1; broker 2 has its in D2, broker 3 in D3."""
     lies = {1: D1, 2: D2, 3: D3}
     found = Placed(replicas.index(1), D1, leads, replicas, isr, directories=tuple(map(lies.__getitem__, replicas)))
-    return replace(found, **changes)  # type: ignore[arg-type]
+    return replace(found, **changes)
 
 
 def observed(there: Placed) -> Observed:

@@ -1,8 +1,7 @@
 """Names in log directories with which Kafka does not start: ``kjbod guard check`` lists all of them at once."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kjbod.clock import SystemClock
 from kjbod_guard.checking import start_blockers

@@ -1,11 +1,11 @@
 """Steps of a guard that acts: the tables, and what holds whatever Kafka, the helper and the controllers do."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod_guard import broker_steps, directory_steps, journal
@@ -116,7 +116,7 @@ def test_a_directory_is_reported_then_cut_then_evicted_and_restored_when_the_bro
 )
 def test_nothing_begins_before_it_may(decided: Would, lacks: dict[str, object]) -> None:
     run = Run()
-    assert run.step(replace(FAILS, **{"decided": decided, **lacks})) is None  # type: ignore[arg-type]
+    assert run.step(replace(FAILS, **{"decided": decided, **lacks})) is None
     assert run.standing.acted_ms is None and run.standing.reports == 0
 
 
@@ -171,13 +171,13 @@ def test_a_directory_that_the_broker_has_started_without_is_not_cut() -> None:
 @pytest.mark.parametrize("answer", [{"answers": True}, {"well": True}], ids=str)
 def test_a_disk_that_answers_after_the_report_is_not_cut_and_its_partitions_stay(answer: dict[str, bool]) -> None:
     recorded = reported()
-    assert recorded.step(replace(OFFLINE, open=True, **answer)) is None  # type: ignore[arg-type]
+    assert recorded.step(replace(OFFLINE, open=True, **answer)) is None
     assert (recorded.standing.state, recorded.standing.reason) == (State.OFFLINE, directory_steps.ANSWERED)
     early = reported()
-    assert early.step(replace(FAILS, decided=NOTHING, **answer), 100) is None  # type: ignore[arg-type]
+    assert early.step(replace(FAILS, decided=NOTHING, **answer), 100) is None
     assert early.standing.state is State.WELL
     # The controllers record the report all the same.
-    assert early.step(replace(OFFLINE, open=True, **answer), 100) is None  # type: ignore[arg-type]
+    assert early.step(replace(OFFLINE, open=True, **answer), 100) is None
     assert early.standing.state.value == "offline"
 
 
@@ -239,7 +239,7 @@ def test_no_partition_is_evicted_without_a_record_or_while_the_broker_has_its_fi
     lacks: dict[str, object],
 ) -> None:
     run = Run()
-    assert run.step(replace(OFFLINE, **lacks)) is None  # type: ignore[arg-type]
+    assert run.step(replace(OFFLINE, **lacks)) is None
     assert run.step(OFFLINE) is not None
 
 
@@ -296,7 +296,7 @@ def test_a_disk_that_answers_long_after_a_report_of_the_guard_before_asks_for_a_
 ) -> None:
     run = Run(Standing(plan=Step.REPORT, epoch=5, seen_online=True))
     assert run.step(replace(OFFLINE, open=True)) is None and run.standing.reason == ""
-    assert run.step(replace(OFFLINE, open=True, **answer), 60_000) is None  # type: ignore[arg-type]
+    assert run.step(replace(OFFLINE, open=True, **answer), 60_000) is None
     assert (run.standing.state, run.standing.reason) == (State.OFFLINE, ANSWERED)
 
 
@@ -664,7 +664,7 @@ def test_a_heartbeat_of_the_broker_that_came_late_is_answered_by_one_more_fence(
 @pytest.mark.parametrize("lacks", [{"stopping": True}, {"epoch": 6}, {"fenced": None}, {"fenced": True}], ids=str)
 def test_a_broker_that_is_not_unfenced_again_is_fenced_once(lacks: dict[str, object]) -> None:
     run = killed()
-    facts = replace(ENDED, **lacks)  # type: ignore[arg-type]
+    facts = replace(ENDED, **lacks)
     assert [run.does(facts, 1_000) for _ in range(3)] == [None] * 3
 
 

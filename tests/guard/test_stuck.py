@@ -1,8 +1,7 @@
 """Which threads of a broker are stuck, since when, and whether it can go on."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kjbod_guard.actions import Thread
 from kjbod_guard.stuck import (

@@ -1,8 +1,7 @@
 """Which file systems carry log directories of one broker and nothing else."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kjbod_guard.surroundings import is_system, levels, why_shared
 from kjbod_host.health.mounts import Mount

@@ -1,12 +1,12 @@
 """The record of the directories that a guard suspects: its value, its order, and when it is written and removed."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod_guard import suspecting

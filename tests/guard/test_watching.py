@@ -3,11 +3,12 @@
 import asyncio
 import errno
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.errors import StorageError
 from kjbod_guard import watching as watching_module

@@ -1,6 +1,5 @@
 """Record batches and records: round trips of anything, and bytes of a peer that lies."""
 
-import dataclasses
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,13 +8,14 @@ import crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from kjbod.ids import Uuid
 from kjbod.metadata import batches, control_records
 from kjbod.metadata.batches import HEADER_BYTES, CorruptBatchError, encode_batch, iter_batches, read_batch
 from kjbod.metadata.control_records import CONTROL_TYPES, ControlRecord, decode_control, encode_control
 from kjbod.metadata.dump import record_json
-from kjbod.metadata.records import RECORD_TYPES, NoOpRecord, Record, decode_record, encode_record
+from kjbod.metadata.records import RECORD_TYPES, NoOpRecord, Record, decode_record, encode_record, wire_fields
 from kjbod.wire.codec import REQUIRED, MalformedMessageError
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -39,20 +39,19 @@ def _values(kind: str, nested: type[Any] | None, version: int) -> st.SearchStrat
     return simple[kind]
 
 
-def messages(cls: type[Any], version: int) -> st.SearchStrategy[Any]:
+def messages(cls: type[Struct], version: int) -> st.SearchStrategy[Any]:
     """Any message of ``cls`` that ``version`` can hold."""
     fields: dict[str, st.SearchStrategy[Any]] = {}
-    for field in dataclasses.fields(cls):
-        kind, since, _, default, array, nullable, nested = field.metadata["wire"]
-        if version < since:
+    for name, (wire, default) in wire_fields(cls).items():
+        if version < wire.since:
             continue
-        one = _values(kind, nested, version)
-        strategy = st.lists(one, max_size=3).map(tuple) if array else one
-        if nullable:
+        one = _values(wire.kind, wire.of, version)
+        strategy = st.lists(one, max_size=3).map(tuple) if wire.array else one
+        if wire.nullable:
             strategy = st.none() | strategy
         if default is not REQUIRED:
             strategy = st.just(default) | strategy
-        fields[field.name] = strategy
+        fields[name] = strategy
     return st.builds(cls, **fields)
 
 

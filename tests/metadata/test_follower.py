@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import gc
 import random
 import re
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+from msgspec import structs
 
 from kjbod.clock import SystemClock
 from kjbod.ids import METADATA_TOPIC_ID, Uuid
@@ -83,15 +83,15 @@ class Controller:
         leader = LeaderIdAndEpoch(leader_id=3000, leader_epoch=self.epoch)
         answer = wire.FetchResponsePartition(partition_index=0, current_leader=leader)
         if asked.current_leader_epoch < self.epoch:
-            return dataclasses.replace(answer, error_code=int(ErrorCode.FENCED_LEADER_EPOCH))
+            return structs.replace(answer, error_code=int(ErrorCode.FENCED_LEADER_EPOCH))
         if asked.fetch_offset == 0 and self.snapshot is not None:
             wanted = wire.SnapshotId(end_offset=self.snapshot[0].end_offset, epoch=self.snapshot[0].epoch)
-            return dataclasses.replace(answer, snapshot_id=wanted)
+            return structs.replace(answer, snapshot_id=wanted)
         if asked.fetch_offset == self.log.end_offset:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.appended.wait(), message.max_wait_ms / 1000)
         records = await self.log.read(asked.fetch_offset, 1500)
-        return dataclasses.replace(answer, records=records, high_watermark=self.log.end_offset)
+        return structs.replace(answer, records=records, high_watermark=self.log.end_offset)
 
 
 class Reader:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import (
@@ -216,7 +217,7 @@ def test_a_partition_change_raises_the_partition_epoch_and_a_leader_the_leader_e
 ) -> None:
     image = image_with(TOPIC_RECORD, partition())
     before = registration(image)
-    after = dataclasses.replace(before, partition_epoch=8, **expected)
+    after = structs.replace(before, partition_epoch=8, **expected)
     assert image.replay(record) == PartitionChange(T, "t", 0, before, after)
     assert registration(image) == after
 
@@ -347,7 +348,7 @@ def test_what_kjbod_does_not_use_survives_a_snapshot_too(made: Record, removed: 
     image = image_with(level, made)
     assert image != image_with(level)
     assert list(image.to_records())[1:] == [
-        dataclasses.replace(made, entity=tuple(reversed(made.entity))) if isinstance(made, ClientQuotaRecord) else made
+        structs.replace(made, entity=tuple(reversed(made.entity))) if isinstance(made, ClientQuotaRecord) else made
     ]
     assert image_of(image.to_records()) == image
     if removed is not None:

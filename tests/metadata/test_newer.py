@@ -1,7 +1,6 @@
 """A Kafka that is newer than kjbod: an observer goes on, knows what it does not know, and never breaks."""
 
 import contextlib
-import dataclasses
 import random
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kjbod.errors import KjbodError, LogCorruptError
 from kjbod.ids import Uuid
@@ -267,7 +267,7 @@ def test_known_fields_are_applied_and_counted() -> None:
         PartitionChangeRecord(partition_id=9, topic_id=TOPIC, leader=1),
         PartitionChangeRecord(partition_id=0, topic_id=Uuid.of(8, 8), leader=1),
         partition(0, Uuid.of(8, 8)),
-        dataclasses.replace(registered(4), log_dirs=registered(1).log_dirs),
+        structs.replace(registered(4), log_dirs=registered(1).log_dirs),
         TopicRecord(name="t", topic_id=Uuid.of(8, 8)),
         EndTransactionRecord(),
     ],

@@ -1,8 +1,8 @@
 """Series of a daemon's processes, as dashboards for any process look for them."""
 
-import dataclasses
 from pathlib import Path
 
+from msgspec import structs
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from kjbod.metrics.listener import render
@@ -60,7 +60,7 @@ def test_any_number_of_descriptors_has_no_series() -> None:
 
 
 def test_the_page_of_metrics_has_each_of_them() -> None:
-    known = dataclasses.replace(USAGE, helpers=USAGE.workers)
+    known = structs.replace(USAGE, helpers=USAGE.workers)
     assert not_on_the_page(render(families(known)).decode()) == []
     page = (Path(__file__).parents[2] / "kjbod" / "metrics" / "README.md").read_text()
     assert [name for name in values(render(families(known)).decode()) if f"`{name}`" not in page] == []

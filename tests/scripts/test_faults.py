@@ -647,7 +647,7 @@ def deed(injection):
     fault.deed(injection)
     print("half way", flush=True)
     signal.pause()
-catalog.FAULTS["full"] = dataclasses.replace(fault, deed=deed)
+catalog.FAULTS["full"] = structs.replace(fault, deed=deed)
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from kjbod.errors import ConfigError
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.contexts import client_context, expiry_of, files_of, openssl_name, server_context
 from kjbod.security.keys import NO_CLIENT, REQUIRED, WANTED, Store, Tls
 from kjbod.security.stores import StoreError
@@ -17,8 +17,7 @@ from scripts.rig.certificates import NOT_AFTER, Authority, Certified
 ECDSA_GCM = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
+class Met(Struct, frozen=True):
     """A client and a server after their handshake, and a message each way."""
 
     client: ssl.SSLObject
@@ -69,7 +68,7 @@ def client(tmp_path: Path, authority: Authority) -> Tls:
 
 
 def altered(tls: Tls, **changes: object) -> Tls:
-    values = {name: getattr(tls, name) for name in Tls.__slots__}
+    values = {name: getattr(tls, name) for name in Tls.__struct_fields__}
     return Tls(**(values | changes))
 
 

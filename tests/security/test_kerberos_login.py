@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from msgspec import structs
+from msgspec.structs import replace
 
 from kjbod.clock import SystemClock
 from kjbod.errors import KjbodError
@@ -163,7 +165,7 @@ WRONG: dict[str, tuple[Callable[[Realm], Kerberos], str]] = {
     "no keytab": (lambda realm: login(Path("/nowhere"), "alice"), "keyTab=/nowhere: No such file or directory: "),
     "no such key": (lambda realm: login(realm.alice, "bob"), "no key of this principal in the keytab"),
     "unknown server": (
-        lambda realm: dataclasses.replace(login(realm.alice, "alice"), service="nobody"),
+        lambda realm: structs.replace(login(realm.alice, "alice"), service="nobody"),
         "the KDC does not know the server: see sasl.kerberos.service.name, and the host name that was asked for",
     ),
     "no cache": (
@@ -270,7 +272,7 @@ def test_a_listener_does_not_start_without_the_key_of_its_principal(realm: Realm
     assert settings.kerberos is not None
     for other, said in (({"principal": "kafka/elsewhere"}, "the keytab has no key of this principal"),
                         ({"keytab": "/nowhere"}, "keyTab=/nowhere: No such file")):  # fmt: skip
-        wrong = dataclasses.replace(settings, kerberos=dataclasses.replace(settings.kerberos, **other))  # type: ignore[arg-type]
+        wrong = dataclasses.replace(settings, kerberos=replace(settings.kerberos, **other))
         with pytest.raises(KjbodError, match=f"server.properties: KafkaServer: {said}"):
             ListenerSecurity(wrong).load()
 
@@ -344,7 +346,7 @@ def test_a_kdc_that_is_away_is_told_once_and_asked_again_after_a_pause(realm: Re
 async def test_a_server_with_another_key_is_believed_again_without_the_end_of_our_ticket(
     realm: Realm, renewals: Renewals
 ) -> None:
-    kerberos = dataclasses.replace(login(realm.alice, "alice"), renew_pause_ms=0)
+    kerberos = structs.replace(login(realm.alice, "alice"), renew_pause_ms=0)
     security, site = client(kerberos), Site(realm)
     async with site.serving() as server:
         await beat(server, security)
@@ -370,7 +372,7 @@ def test_a_ticket_of_the_ticket_cache_serves_and_kinit_renews_it(
     clock.now_ms = int(HOUR_MS * 0.9)
     assert step(tickets) and renewals.count() == 1 and renewals.warned == []
     assert (cache.stat().st_ino, cache.stat().st_mtime_ns) != before
-    tickets = Tickets(dataclasses.replace(kerberos, kinit="/nowhere/kinit"), clock)
+    tickets = Tickets(structs.replace(kerberos, kinit="/nowhere/kinit"), clock)
     assert step(tickets)
     clock.now_ms += int(HOUR_MS * 0.9)
     assert step(tickets) and renewals.count() == 2
@@ -378,5 +380,5 @@ def test_a_ticket_of_the_ticket_cache_serves_and_kinit_renews_it(
 
 
 def test_a_keytab_serves_where_the_ticket_cache_does_not(realm: Realm, tmp_path: Path) -> None:
-    both = dataclasses.replace(login(realm.alice, "alice"), uses_cache=True, cache=str(tmp_path / "none"))
+    both = structs.replace(login(realm.alice, "alice"), uses_cache=True, cache=str(tmp_path / "none"))
     assert step(Tickets(both))

@@ -1,11 +1,11 @@
 """Keystores and truststores: all kinds that Kafka reads, and a line that says what is wrong with one."""
 
 import base64
+import dataclasses
 import os
 import ssl
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -391,14 +391,16 @@ def test_a_pkcs12_truststore_in_which_java_finds_nobody_is_told(
         f"{SOURCE}: {KEYSTORE}={store.path}: Kafka finds no trusted certificate in this PKCS12 file, "
         "and so believes nobody"
     )
-    assert why_empty_for_java(replace(store, kind=JKS), SOURCE), "Java tells by how the file begins"
+    assert why_empty_for_java(dataclasses.replace(store, kind=JKS), SOURCE), "Java tells by how the file begins"
     for name in ("t.p12", "k.p12", "t.jks"):
         assert why_empty_for_java(Store(TRUSTSTORE, PKCS12, str(javas / name), SECRET), SOURCE) is None
     made_here = keystore(tmp_path / "j.p12", authority.trusted_pkcs12(SECRET), PKCS12, password=SECRET)
     assert why_empty_for_java(made_here, SOURCE) is None
     assert why_empty_for_java(keystore(tmp_path / "t.pem", authority.pem), SOURCE) is None
-    assert why_empty_for_java(replace(store, password="wrong-one"), SOURCE) is None, "that is told elsewhere"
-    assert why_empty_for_java(replace(store, path=str(tmp_path / "gone")), SOURCE) is None
+    assert why_empty_for_java(dataclasses.replace(store, password="wrong-one"), SOURCE) is None, (
+        "that is told elsewhere"
+    )
+    assert why_empty_for_java(dataclasses.replace(store, path=str(tmp_path / "gone")), SOURCE) is None
 
 
 def test_a_keystore_of_keytool_with_a_trusted_entry_trusts_that_too(

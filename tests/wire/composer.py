@@ -1,10 +1,11 @@
 """Messages for a fuzzer: well-formed, of any version, with values near the edges."""
 
 import contextlib
-import dataclasses
 import random
 import typing
 from typing import Any
+
+from msgspec import Struct, structs
 
 from kjbod.errors import UnsupportedVersionError
 from kjbod.ids import Uuid
@@ -69,11 +70,11 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
     """The type of each field: looking them up takes longer than all the rest."""
     if cls not in _found:
         hints = typing.get_type_hints(cls)
-        _found[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+        _found[cls] = {field.name: hints[field.name] for field in structs.fields(cls)}
     return _found[cls]
 
 
 def _dataclass_in(hint: Any) -> type[Any]:
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         return typing.cast("type[Any]", hint)
     return next(_dataclass_in(inner) for inner in typing.get_args(hint) if inner is not type(None))

@@ -11,7 +11,6 @@ import argparse
 import base64
 import collections
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import hmac
@@ -26,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from unittest import mock
+
+from msgspec import structs
 
 from kjbod.errors import LocalProtocolError, ProtocolError
 from kjbod.scram import MECHANISMS, credential
@@ -474,7 +475,7 @@ def _lied(rng: random.Random, message: ResponseBody) -> ResponseBody:
     codes = (0, 0, 0, 33, 34, 35, 58, 74, 999, -1)
     match message:
         case SaslAuthenticateResponse():
-            return dataclasses.replace(
+            return structs.replace(
                 message,
                 error_code=rng.choice(codes),
                 auth_bytes=damaged_message(rng, message.auth_bytes),
@@ -485,10 +486,10 @@ def _lied(rng: random.Random, message: ResponseBody) -> ResponseBody:
             return SaslHandshakeResponse(error_code=rng.choice(codes), mechanisms=names)
         case ApiVersionsResponse():
             keys = tuple(
-                dataclasses.replace(one, min_version=rng.randint(-1, 3), max_version=rng.randint(-1, 9))
+                structs.replace(one, min_version=rng.randint(-1, 3), max_version=rng.randint(-1, 9))
                 for one in message.api_keys
             )
-            return dataclasses.replace(message, error_code=rng.choice(codes), api_keys=keys)
+            return structs.replace(message, error_code=rng.choice(codes), api_keys=keys)
     return message
 
 

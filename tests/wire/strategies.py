@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.index import api_key_map
+from msgspec import Struct
 
 import kjbod.wire.admin_messages  # noqa: F401  enters its messages into API
 from kjbod.ids import Uuid
@@ -100,7 +101,7 @@ def as_kio(value: Any, hint: Any) -> Any:
         return tuple(as_kio(element, cls or hint) for element in value)
     if isinstance(value, Uuid):
         return None if value == bytes(16) else uuid.UUID(bytes=bytes(value))
-    if not dataclasses.is_dataclass(value):
+    if not isinstance(value, Struct):
         return value
     assert cls is not None
     fields: dict[str, Any] = {}
@@ -119,7 +120,7 @@ def as_kio(value: Any, hint: Any) -> Any:
 
 
 def entity_of(hint: Any) -> type[Any] | None:
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and (issubclass(hint, Struct) or dataclasses.is_dataclass(hint)):
         return hint
     for inner in getattr(hint, "__args__", ()):
         if (found := entity_of(inner)) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.clock import SystemClock
 from kjbod.errors import ConfigError, RemoteProtocolError
@@ -69,7 +70,7 @@ class Site:
     ) -> ListenerSecurity:
         settings = ListenerSettings(
             protocol,
-            dataclasses.replace(self.tls, client_auth=REQUIRED if protocol == "SSL" else "none")
+            structs.replace(self.tls, client_auth=REQUIRED if protocol == "SSL" else "none")
             if protocol.endswith("SSL")
             else None,
             {"PLAIN": USERS, **{name: {} for name in MECHANISMS}} if protocol.startswith("SASL") else {},

@@ -11,13 +11,14 @@ it exists or not; one by id is told without its name.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.describing import CLIENT_METRICS, GROUP
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, PartitionRegistration, Topic
 from kjbod.metadata.records import NO_LEADER, Endpoint
 from kjbod.metadata.secrets import is_password
-from kjbod.quick_dataclass import dataclass
 from kjbod.topic_names import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -59,8 +60,7 @@ METADATA_VERSION_MAX: Final = API[ApiKey.METADATA].max_version
 _TOPIC, _CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Self:
+class Self(Struct, frozen=True, kw_only=True):
     """The broker that answers, and its address.
 
     Attributes:

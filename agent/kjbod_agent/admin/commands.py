@@ -13,14 +13,15 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import Any, Final, Protocol, TypeVar
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import asdict, replace
 
 from kjbod import __version__
 from kjbod.errors import EXIT_FAILURE, KjbodError, StorageError
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.control_socket import ControlError, Handler
 from kjbod.security.certificates import Certificates
 from kjbod.usage import Usage
@@ -211,8 +212,7 @@ class DirectoryViews(Protocol):
     def metadata_directory(self) -> DirectoryView | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandParts:
+class CommandParts(Struct, frozen=True, kw_only=True):
     """The agent, as far as the control socket needs it.
 
     Args:
@@ -301,7 +301,7 @@ class Commands:
             "creating": len(broker.placement.inventory.creating),
             "moves": len(self._mover.moves),
             "strays": len(broker.placement.strays),
-            "processes": None if usage is None else asdict(usage),
+            "processes": None if usage is None else to_builtins(usage),
             "own_controller": self._parts.companion(),
             "directories": directories,
         }

@@ -11,10 +11,11 @@ as with Kafka's brokers: a second CreateTopics then says TOPIC_ALREADY_EXISTS.
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from msgspec import Struct, structs
 
 from kjbod.clock import Clock
 from kjbod.errors import UnsupportedVersionError
@@ -22,7 +23,6 @@ from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.topic_screening import TEXTS, Screened, screen_create_topics, screen_delete_topics
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.client import Connection, Disconnected
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode, name_of
@@ -96,7 +96,7 @@ def screen(request: RequestBody[Any], image: MetadataImage, acls: Acls, version:
         case DeleteTopicsRequest():
             # The newest version, in which it is forwarded, has the names among the topics.
             named = tuple(DeleteTopicsRequestTopic(name=name) for name in request.topic_names)
-            whole = dataclasses.replace(request, topics=(*request.topics, *named), topic_names=())
+            whole = structs.replace(request, topics=(*request.topics, *named), topic_names=())
             return screen_delete_topics(whole, image, acls)
         case IncrementalAlterConfigsRequest():
             return _screen_configs(request, acls)
@@ -119,7 +119,7 @@ def _screen_configs(request: IncrementalAlterConfigsRequest, acls: Acls) -> Scre
     def merge(answer: IncrementalAlterConfigsResponse | None) -> ResponseBody:
         return IncrementalAlterConfigsResponse(responses=(*(() if answer is None else answer.responses), *refused))
 
-    return Screened(dataclasses.replace(request, resources=tuple(allowed)) if allowed else None, merge)
+    return Screened(structs.replace(request, resources=tuple(allowed)) if allowed else None, merge)
 
 
 def _config_refusal(resource: IncrementalAlterConfigsRequestResource, acls: Acls) -> ErrorCode | None:
@@ -150,8 +150,7 @@ def _refused_resource(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """The client whose request is forwarded.
 
     Attributes:
@@ -265,7 +264,7 @@ def _fitting(request: RequestBody[Any], connection: Connection) -> RequestBody[A
         return request
     if connection.version_of(ApiKey.DELETE_TOPICS) >= DELETE_BY_TOPIC_SINCE:
         return request
-    return dataclasses.replace(request, topics=(), topic_names=tuple(_names(request)))
+    return structs.replace(request, topics=(), topic_names=tuple(_names(request)))
 
 
 def _names(request: DeleteTopicsRequest) -> Iterator[str]:

@@ -30,6 +30,8 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.endpoints import Listener
@@ -42,7 +44,6 @@ from kjbod.metadata.image import BROKER, MetadataImage, shallow_copy
 from kjbod.metadata.refusals import refusal
 from kjbod.metadata.token_requests import Requester, refuse
 from kjbod.metadata.versions import KRAFT_VERSION, UNDERSTOOD_FEATURES
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.listening import refusal_of
 from kjbod.runtime.names import Log, UnresolvedError
 from kjbod.runtime.shared_work import SharedWork
@@ -229,8 +230,7 @@ def listener_problems(config: Config) -> list[str]:
     return problems
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """The parts of the agent that the listeners need.
 
     Attributes:

@@ -3,14 +3,14 @@ Kafka's (``ClientQuotasImage``, ``ScramImage``, ``DescribeTopicPartitionsRequest
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Final
+
+from msgspec import Struct, field
 
 from kjbod.ids import ZERO
 from kjbod.metadata.acls import Acls, Operation, ResourceType
 from kjbod.metadata.image import MetadataImage, Topic
 from kjbod.metadata.records import QuotaEntity
-from kjbod.quick_dataclass import dataclass
 from kjbod.topic_names import INTERNAL_TOPICS, topic_name_problem
 from kjbod.wire.admin_messages import (
     DescribeClientQuotasRequest,
@@ -50,8 +50,7 @@ class QuotaFilterError(Exception):
         self.code = code
 
 
-@dataclass(slots=True)
-class _QuotaFilter:
+class _QuotaFilter(Struct):
     exact: dict[str, str | None] = field(default_factory=dict)
     """Name by type; None: the default."""
     any_name: set[str] = field(default_factory=set)

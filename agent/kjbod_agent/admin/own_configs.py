@@ -8,9 +8,10 @@ agent could not do is refused here, or the cordon that was there would be lifted
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.metadata.image import BROKER, MetadataImage
 from kjbod.metadata.topic_screening import Screened
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import AlterConfigsRequest, AlterConfigsResponse, AlterConfigsResponseResourceResponse
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -27,8 +28,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 """``AlterConfigOp.OpType``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(Struct, frozen=True):
     """The broker that judges.
 
     Attributes:

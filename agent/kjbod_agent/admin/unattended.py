@@ -15,15 +15,16 @@ import asyncio
 import errno
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.config import Config
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_agent.replicas.inventory import NAME_BYTES_MAX
 from kjbod_agent.replicas.stray_memory import Notes, StrayMemory
 from kjbod_host.directories.known_directories import KnownDirectories
@@ -41,8 +42,7 @@ class UnattendedError(StorageError):
     """A stray cannot be removed or restored without an agent; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundStray:
+class FoundStray(Struct, frozen=True):
     """A stray as a disk shows it."""
 
     directory: str
@@ -68,8 +68,7 @@ class FoundStray:
         return cls(row["directory"], row["name"], row["topic"], row["partition"], topic_id, row["size"])
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """The strays of all log directories.
 
     Attributes:

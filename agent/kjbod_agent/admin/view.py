@@ -11,15 +11,14 @@ it.
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final, Protocol, TypeVar
+
+from msgspec import Struct, field, structs
 
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod_agent.condition import DirectoryStates
 from kjbod_agent.failures import Failures
 from kjbod_agent.replicas.hosting import Hosted, Hosting
@@ -46,8 +45,7 @@ Wants = Callable[[str, int], bool]
 """Whether a topic's partition is asked about."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirectory:
+class LogDirectory(Struct, frozen=True, kw_only=True):
     """An entry of ``log.dirs``, as configured and as it was at the start or when it was added.
 
     Attributes:
@@ -67,8 +65,7 @@ class LogDirectory:
     remembered: "Disk | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class Disk(Struct, frozen=True, kw_only=True):
     """The disk under a directory.
 
     Attributes:
@@ -84,8 +81,7 @@ class Disk:
     file_system: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaView:
+class ReplicaView(Struct, frozen=True, kw_only=True):
     """A replica in a directory.
 
     Attributes:
@@ -110,8 +106,7 @@ class ReplicaView:
     leader: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryView:
+class DirectoryView(Struct, frozen=True, kw_only=True):
     """A log directory.
 
     Attributes:
@@ -208,8 +203,7 @@ class ViewedMonitor(Protocol):
     def status(self) -> tuple[DirectoryStatus, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
+class _Placed(Struct, frozen=True):
     """A replica in a directory, without its figures."""
 
     directory: Uuid
@@ -225,8 +219,7 @@ class _Placed:
         return f"{self.hosted.topic}-{self.partition.partition}"
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(Struct):
     """A directory is being asked for the figures of these."""
 
     names: frozenset[str]
@@ -297,7 +290,7 @@ class DirectoryViews:
         status = next((each for each in self._monitor.status() if each.path == entry.path), None)
         view = self._directory(entry, status, (), {})
         # It is no place for replicas, so the inventory does not know it; of its failures the agent dies.
-        return dataclasses.replace(view, online=view.error is None, remembered=view.error is not None)
+        return structs.replace(view, online=view.error is None, remembered=view.error is not None)
 
     def states(self) -> DirectoryStates:
         """The state of each directory, as :meth:`directories` tells it."""

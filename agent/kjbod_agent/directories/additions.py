@@ -27,6 +27,8 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.load import Check, config_of
@@ -34,7 +36,6 @@ from kjbod.config.needs import AGENT_NEEDS, SERVER_NEEDS
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
 from kjbod.permissions import DENIED, explain
-from kjbod.quick_dataclass import dataclass
 from kjbod_agent.directories.loading import read_replicas
 from kjbod_host.directories.start_up import (
     LOAD_TIMEOUT_MS,
@@ -58,8 +59,7 @@ class AdditionError(StorageError):
     """A directory cannot be added (now); the text says why and what to do, or what is waited for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
+class Added(Struct, frozen=True, kw_only=True):
     """A directory that the agent has to take in."""
 
     directory: Directory

@@ -30,14 +30,16 @@ Not copied: ``partition.metadata``. The future replica has its own, which must n
 
 import asyncio
 import contextlib
+import dataclasses
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from errno import EEXIST, EILSEQ, ENOENT
 from typing import Final, Literal, TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from kjbod.errors import StorageError
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.storage.api import (
     Batches,
     CopyBuffer,
@@ -151,7 +153,7 @@ class Throttle:
         return -self._allowance / self._rate + 1e-6 if self._rate > 0 else None
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class CopyProgress:
     """Progress of the pass that is under way, or of the last one.
 
@@ -166,11 +168,10 @@ class CopyProgress:
     total_bytes: int = 0
     copied_bytes: int = 0
     verified_bytes: int = 0
-    changed: bool = field(default=False, compare=False)
+    changed: bool = dataclasses.field(default=False, compare=False)
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """A file that was found equal.
 
     Attributes:
@@ -184,8 +185,7 @@ class _Known:
     there: tuple[int, int, int] | None = None
 
 
-@dataclass(slots=True)
-class _Job:
+class _Job(Struct):
     """A file in this pass.
 
     Attributes:

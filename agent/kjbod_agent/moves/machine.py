@@ -61,8 +61,9 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.replicas.inventory import NAME_BYTES_MAX
 from kjbod_host.partitions import TopicIdPartition
@@ -348,8 +349,7 @@ def source_name(future: str) -> str:
 # ----------------------------------------------------------------------------------------------------- who may copy now
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """The two directories of a move; ``source`` None: there is nothing to read."""
 
     partition: TopicIdPartition
@@ -392,8 +392,7 @@ class Future(enum.Enum):
     ELSEWHERE = enum.auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """Facts by which AlterReplicaLogDirs is judged, for one partition.
 
     Attributes:
@@ -421,8 +420,7 @@ class Situation:
     some_offline: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """The answer to AlterReplicaLogDirs for one partition, and what is to be done, in this order.
 
     Attributes:
@@ -475,8 +473,7 @@ MARGIN_PERCENT: Final = 2
 """Of the destination's file system, that a move leaves free: for what its replicas take meanwhile, and for indexes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Room(Struct, frozen=True, kw_only=True):
     """The file system of a directory as last seen.
 
     Attributes:
@@ -490,8 +487,7 @@ class Room:
     usable_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoRoom:
+class NoRoom(Struct, frozen=True, kw_only=True):
     """Figures that show why a replica does not fit, in bytes.
 
     Attributes:
@@ -523,8 +519,7 @@ def lack_of_room(needed_bytes: int, room: Room, promised_bytes: int) -> NoRoom |
 # ---------------------------------------------------------------------------------------------------------------- views
 
 
-@dataclass(frozen=True, slots=True)
-class MoveView:
+class MoveView(Struct, frozen=True):
     """A move, for people and tools.
 
     Attributes:

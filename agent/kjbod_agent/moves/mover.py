@@ -26,13 +26,13 @@ import errno
 import functools
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod.permissions import DENIED
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_agent.moves import machine as moves
 from kjbod_agent.moves.copying import (
@@ -172,8 +172,7 @@ class MoveOwner(Protocol):
         """The file system of a directory as last seen; None: it was not."""
 
 
-@dataclass(slots=True, eq=False)
-class _Move:
+class _Move(Struct, eq=False):
     """A move. ``plain`` is the name of a current replica."""
 
     partition: TopicIdPartition

@@ -39,11 +39,11 @@ directories have still to copy are added as they are.
 import enum
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Final, Literal
 
+from msgspec import Struct, field
+
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 
 Policy = Literal["replicas", "free-bytes", "weighted"]
 
@@ -67,8 +67,7 @@ class Standing(enum.IntEnum):
     CORDONED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """A file system as last sampled, in bytes."""
 
     total_bytes: int
@@ -80,8 +79,7 @@ class Capacity:
         return self.total_bytes - self.usable_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """A directory at the moment, as those see it who watch it."""
 
     capacity: Capacity | None = None
@@ -117,8 +115,7 @@ def standing(site: Site, *, nearly_full: bool) -> Standing:
     return Standing.DOUBTFUL if site.doubtful else Standing.NORMAL
 
 
-@dataclass(slots=True)
-class _Expected:
+class _Expected(Struct):
     """Bytes that were placed in a directory and have not come yet."""
 
     steps: deque[tuple[int, int]] = field(default_factory=deque)

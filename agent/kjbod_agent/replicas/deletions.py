@@ -27,12 +27,13 @@ import functools
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_agent.replicas.directory_work import DirectoryWork, rename_once
 from kjbod_agent.replicas.inventory import Inventory, delete_name, stray_name
 from kjbod_agent.replicas.stray_memory import Note
@@ -56,8 +57,7 @@ class StrayError(StorageError):
     """A stray replica cannot be removed or restored; the text says why, and what would make it possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class DepartingReplica:
+class DepartingReplica(Struct, frozen=True):
     """A replica directory that is to get another name."""
 
     directory_id: Uuid
@@ -78,8 +78,7 @@ class DepartingReplica:
         return parsed is not None and not parsed[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Successor:
+class Successor(Struct, frozen=True):
     """The copy in the place of one that is to be removed.
 
     Attributes:
@@ -95,8 +94,7 @@ class Successor:
     offline: bool
 
 
-@dataclass(slots=True)
-class Deletions:
+class Deletions(Struct):
     """Renames, removals and strays of all directories.
 
     Args:

@@ -7,12 +7,12 @@ assigned to and whether this broker leads it.
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import BROKER, Change, MetadataImage, PartitionChange, PartitionRegistration, TopicDeleted
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.partitions import TopicIdPartition
 
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
@@ -35,8 +35,7 @@ def _hosted(topic: str, directory: Uuid, leads: bool) -> Hosted:
     return Hosted(topic, directory, leads)
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """Meaning of a change of the metadata for one replica here; ``old`` None: new here, ``new`` None: no longer."""
 
     partition: TopicIdPartition
@@ -44,8 +43,7 @@ class Update:
     new: Hosted | None
 
 
-@dataclass(slots=True)
-class Hosting:
+class Hosting(Struct):
     """The replicas of one broker. Mutable, as the image is; no I/O."""
 
     broker_id: int

@@ -6,11 +6,11 @@ since. It turns a replica that the metadata give to this broker into a case of t
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Final
 
+from msgspec import Struct, field
+
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_agent.replicas.choice import Chooser
 from kjbod_agent.replicas.strays import NO_TOPIC_ID, SUPERSEDED, WRONG_NAME
 from kjbod_agent.replicas.table import Action, Assigned, Found, Hidden, Rule, look_up
@@ -24,8 +24,7 @@ PREFERRED_MAX: Final = 10_000
 _A, _F, _H = Assigned, Found, Hidden
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A replica of this broker, as the metadata have it."""
 
     partition: TopicIdPartition
@@ -40,8 +39,7 @@ class Wanted:
         return f"{self.topic}-{self.partition.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Something that has the name of a replica, or is its copy under another name, and cannot be used as a copy.
 
     Attributes:
@@ -72,8 +70,7 @@ class Claim:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StrayCopy:
+class StrayCopy(Struct, frozen=True):
     """A copy that does not count: to be renamed to ``-stray``. It is no longer in the inventory."""
 
     directory_id: Uuid
@@ -83,8 +80,7 @@ class StrayCopy:
     """Of something that cannot be used as a copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """Decision about a replica; ``directory_id``: where to create it, what to assign, or where its future one lies."""
 
     wanted: Wanted
@@ -100,8 +96,7 @@ class Decision:
     """Whether it is not made because its name is taken; ``why`` says by what, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Difference between a list of a directory and the inventory.
 
     Attributes:
@@ -117,8 +112,7 @@ class Comparison:
     changed: tuple[Replica, ...]
 
 
-@dataclass(slots=True)
-class _Contents:
+class _Contents(Struct):
     """Known contents of one directory."""
 
     path: str

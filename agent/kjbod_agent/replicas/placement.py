@@ -21,17 +21,18 @@ each directory and error.
 """
 
 import asyncio
+import dataclasses
 import errno
 import functools
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from kjbod.clock import Clock, SystemClock
 from kjbod.ids import Uuid, is_reserved
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage, TopicDeleted
-from kjbod.quick_dataclass import dataclass
 from kjbod_agent.replicas.choice import Site
 from kjbod_agent.replicas.deletions import Deletions, DepartingReplica, StrayError, Successor
 from kjbod_agent.replicas.directory_work import DirectoryWork, Job
@@ -123,8 +124,7 @@ class PlacementOwner(Protocol):
         """All reviews and creations that were due are done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Progress of the placement, for people.
 
     Attributes:
@@ -144,8 +144,7 @@ class Progress:
     loading: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unmade:
+class Unmade(Struct, frozen=True):
     """A replica that could not be made so far."""
 
     name: str
@@ -158,7 +157,7 @@ class Unmade:
     """In words; stays while all attempts fail with this kind of error, in whichever directory."""
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Placement:
     """The replicas of this broker, on disk and in the metadata.
 
@@ -182,61 +181,61 @@ class Placement:
     owner: PlacementOwner
     unique: Callable[[], str]
     log: Log
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = dataclasses.field(default_factory=SystemClock)
     delete_delay_ms: int = DELETE_DELAY_MS
     memory: StrayMemory | None = None
     write_file: WriteFile | None = None
-    notes: Mapping[tuple[Uuid, str], Note] = field(default_factory=dict)
+    notes: Mapping[tuple[Uuid, str], Note] = dataclasses.field(default_factory=dict)
     sites: Callable[[], Mapping[Uuid, Site]] = dict
     published: bool = False
-    deletions: Deletions = field(init=False)
-    _work: dict[Uuid, DirectoryWork] = field(init=False)
-    _writer: StrayWriter | None = field(init=False)
+    deletions: Deletions = dataclasses.field(init=False)
+    _work: dict[Uuid, DirectoryWork] = dataclasses.field(init=False)
+    _writer: StrayWriter | None = dataclasses.field(init=False)
     _tasks: asyncio.TaskGroup | None = None
-    _image: MetadataImage = field(default_factory=MetadataImage)
-    _delays: dict[str, int] = field(default_factory=dict)
+    _image: MetadataImage = dataclasses.field(default_factory=MetadataImage)
+    _delays: dict[str, int] = dataclasses.field(default_factory=dict)
     """``file.delete.delay.ms`` of the topics that have one; kept until their replicas are renamed."""
-    _chores: deque[Iterator[None]] = field(default_factory=deque)
+    _chores: deque[Iterator[None]] = dataclasses.field(default_factory=deque)
     """What goes before all reviews, in slices."""
     _known: bool = False
     """All replicas of the first metadata were counted, and what is stray was found."""
-    _deleted: list[DepartingReplica] = field(default_factory=list)
+    _deleted: list[DepartingReplica] = dataclasses.field(default_factory=list)
     """``-delete`` directories that were found and wait for a verdict."""
     _unproven: bool = False
     """The history of the metadata is not known to contain what an earlier process, or this one, had applied."""
-    _due: set[TopicIdPartition] = field(default_factory=set)
+    _due: set[TopicIdPartition] = dataclasses.field(default_factory=set)
     """To be reviewed."""
-    _queue: deque[TopicIdPartition] = field(default_factory=deque)
+    _queue: deque[TopicIdPartition] = dataclasses.field(default_factory=deque)
     """In this order; those that are not due any more are passed over."""
-    _waiting: dict[TopicIdPartition, None] = field(default_factory=dict)
+    _waiting: dict[TopicIdPartition, None] = dataclasses.field(default_factory=dict)
     _behind: bool = False
     """The metadata that follow are known to the controllers, and not here yet."""
-    _postponed: dict[TopicIdPartition, None] = field(default_factory=dict)
+    _postponed: dict[TopicIdPartition, None] = dataclasses.field(default_factory=dict)
     """New replicas that are not made before the metadata are current: their topics may be deleted by now."""
-    _parted_from: set[Uuid] = field(default_factory=set)
+    _parted_from: set[Uuid] = dataclasses.field(default_factory=set)
     """Directories that are gone, of which it was said that they had the only copy of a replica."""
-    _retrying: set[TopicIdPartition] = field(default_factory=set)
+    _retrying: set[TopicIdPartition] = dataclasses.field(default_factory=set)
     """To be made once more after a moment."""
-    _unmade: dict[TopicIdPartition, Unmade] = field(default_factory=dict)
-    _told: dict[tuple[str, str], int] = field(default_factory=dict)
+    _unmade: dict[TopicIdPartition, Unmade] = dataclasses.field(default_factory=dict)
+    _told: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
     """When a creation that failed was last told, by its directory and kind of error."""
     _created: int = 0
-    _new: set[TopicIdPartition] = field(default_factory=set)
-    _left: dict[TopicIdPartition, str] = field(default_factory=dict)
-    _taken: dict[TopicIdPartition, str] = field(default_factory=dict)
+    _new: set[TopicIdPartition] = dataclasses.field(default_factory=set)
+    _left: dict[TopicIdPartition, str] = dataclasses.field(default_factory=dict)
+    _taken: dict[TopicIdPartition, str] = dataclasses.field(default_factory=dict)
     """Replicas that cannot be made because something else has their name, with what has it."""
-    _vanished: dict[TopicIdPartition, Vanished] = field(default_factory=dict)
+    _vanished: dict[TopicIdPartition, Vanished] = dataclasses.field(default_factory=dict)
     """Replicas that somebody else has removed, or put something else in the place of."""
-    _looked: dict[Uuid, int] = field(default_factory=dict)
+    _looked: dict[Uuid, int] = dataclasses.field(default_factory=dict)
     """How many replicas of each directory the looks have read so far, round and round."""
-    _refusals: dict[TopicIdPartition, int] = field(default_factory=dict)
+    _refusals: dict[TopicIdPartition, int] = dataclasses.field(default_factory=dict)
     """How often directories could not take a replica that is not made yet."""
-    _unable: dict[Uuid, str] = field(default_factory=dict)
+    _unable: dict[Uuid, str] = dataclasses.field(default_factory=dict)
     """Directories whose file systems cannot make a replica, and why; until one is made there."""
     _sites_ms: int | None = None
     _doubtful: frozenset[Uuid] = frozenset()
     """Directories that are slow, held or suspect, as :meth:`observe` saw them last."""
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _wake: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.agents = dict(self.agents)

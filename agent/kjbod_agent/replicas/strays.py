@@ -19,8 +19,9 @@ a broker id that was given twice, a snapshot that was restored must not cost dat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.ids import ZERO, Uuid
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.strays import NO_TOPIC, NOT_HERE
 
 LEADER_DURING_DELETE: Final = -2
@@ -43,8 +44,7 @@ LEFT_BY_MOVE: Final = "a copy that a move left was to be removed"
 MAY_BE_NEEDED: Final = "marked as deleted, but the copy in its place may lie in a directory that is offline"
 
 
-@dataclass(frozen=True, slots=True)
-class Stray:
+class Stray(Struct, frozen=True):
     """A stray replica that is kept.
 
     Attributes:
@@ -90,8 +90,7 @@ def is_stray_kraft(broker_id: int, topic_id: Uuid | None, partition: int, replic
 # -------------------------------------------------------------------------------------------------- hybrid, migration
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(Struct, frozen=True):
     """A replica directory of a broker in migration."""
 
     topic: str
@@ -99,8 +98,7 @@ class Log:
     topic_id: Uuid | None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsr:
+class LeaderAndIsr(Struct, frozen=True):
     """The part of a LeaderAndIsr request that the rules use: the topic id by topic and partition.
 
     Attributes:
@@ -135,8 +133,7 @@ def find_strays_full_lair(logs: Iterable[Log], request: LeaderAndIsr, *, migrati
 _NOWHERE: Final = object()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicState:
+class TopicState(Struct, frozen=True):
     """A topic in an UpdateMetadata request, or in the metadata cache: the leader by partition."""
 
     name: str

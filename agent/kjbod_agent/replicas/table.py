@@ -85,7 +85,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
 
 
 class Assigned(enum.Enum):
@@ -161,8 +161,7 @@ class Action(enum.Enum):
     REFUSE = "stop and ask a person"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A line of the table: the cases and the action. ``why`` is for the log."""
 
     assigned: frozenset[Assigned]

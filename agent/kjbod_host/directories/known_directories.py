@@ -7,9 +7,10 @@ cannot say which directory id it had.
 import errno
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from kjbod.documents import int_of, parse_document, text_of
 from kjbod.errors import ConfigError, StorageError

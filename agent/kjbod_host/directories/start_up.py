@@ -20,10 +20,12 @@ import json
 import os
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod.config import Config
@@ -32,7 +34,6 @@ from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME, MetaProperties, format_command, render_meta_properties
 from kjbod.permissions import DENIED, explain
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.directories.known_directories import KnownDirectories
 from kjbod_host.directories.start_up_rules import (
     Directory,
@@ -80,8 +81,7 @@ BLOCKED_MS: Final = 250
 """A directory that has not answered for so long when the agent stops is not asked for more."""
 
 
-@dataclass(slots=True)
-class Opened:
+class Opened(Struct):
     """The directories of this agent, as they were opened, and with what is added to them while it runs."""
 
     start_up: StartUp

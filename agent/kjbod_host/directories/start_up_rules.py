@@ -28,8 +28,10 @@ The memory is kept in a file by :mod:`.known_directories`.
 
 import errno
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kjbod.errors import EXIT_CONFIG, StorageError
 from kjbod.ids import METADATA_TOPIC_NAME, Uuid
@@ -43,7 +45,6 @@ from kjbod.meta_properties import (
     verify_ensemble,
     with_directory_ids,
 )
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.storage.api import DirectoryError, LoadedDirectory, WorkerUnavailable, errno_name
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ class TakeOverError(StartUpError):
     exit_code = EXIT_CONFIG
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """A directory that was read."""
 
     path: str
@@ -82,8 +82,7 @@ class Directory:
     loaded: LoadedDirectory
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """A configured directory that is offline from the start."""
 
     path: str
@@ -92,8 +91,7 @@ class Unreadable:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartUp:
+class StartUp(Struct, frozen=True, kw_only=True):
     """The directories that the agent starts with."""
 
     cluster_id: str
@@ -334,8 +332,7 @@ def _previous_epoch(directories: Sequence[Directory | None]) -> int:
 # ------------------------------------------------------------------------------------------------ a directory is added
 
 
-@dataclass(frozen=True, slots=True)
-class Addition:
+class Addition(Struct, frozen=True):
     """A directory that may be added to a running agent."""
 
     directory: Directory
@@ -417,8 +414,7 @@ def _require_unused(path: str, directory_id: Uuid, own: Mapping[str, Uuid], regi
 # ---------------------------------------------------------------------------------------------------------- the memory
 
 
-@dataclass(frozen=True, slots=True)
-class KnownDirectory:
+class KnownDirectory(Struct, frozen=True):
     """The directory that was last seen under a path."""
 
     directory_id: Uuid
@@ -431,8 +427,7 @@ class KnownDirectory:
     """Where its disk was mounted, where known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retired:
+class Retired(Struct, frozen=True):
     """A directory whose disk was replaced by another one."""
 
     directory_id: Uuid
@@ -443,8 +438,7 @@ class Retired:
     replaced_by: Uuid
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Memory of directories that is kept outside the disks. A value: each change gives another one."""
 
     directories: Mapping[str, KnownDirectory] = field(default_factory=dict)

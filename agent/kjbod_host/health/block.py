@@ -21,13 +21,12 @@ that has nothing but their journals is not counted here: each of them can die of
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCounters:
+class BlockCounters(Struct, frozen=True):
     """Counters of the device of a log directory, or the sum over several devices.
 
     Attributes:
@@ -53,8 +52,7 @@ class BlockCounters:
     flushes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BlockDevice:
+class BlockDevice(Struct, frozen=True):
     """The block devices under a log directory.
 
     Attributes:

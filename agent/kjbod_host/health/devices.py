@@ -1,9 +1,10 @@
 """The devices under the log directories: how long each has been silent, and whether its counters count at all."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from kjbod_host.health import block
 from kjbod_host.health.block import BlockCounters, BlockDevice
 from kjbod_host.health.silence import DeviceSilence, observe_device
@@ -22,8 +23,7 @@ STILL_PROBES = 3
 """Probes in a row, each with an fsync, that passed while the counters stood still: the counters do not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """Counters of the devices of a directory now, summed, and the longest silence of any device among several.
 
     ``after_flush`` and ``ended_ms``: of any device, and the longest; see ``silence.py``.

@@ -1,9 +1,10 @@
 """Evidence of a verdict: for the log, for the report and in one line for people. Pure."""
 
-from dataclasses import asdict, replace
 from typing import Any
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
 from kjbod_host.health.block import BlockCounters, BlockDevice
 from kjbod_host.health.verdict import (
     Cause,
@@ -18,8 +19,7 @@ from kjbod_host.health.verdict import (
 from kjbod_host.storage.api import DirectoryError, ProbeResult, errno_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """Everything that was known when a directory changed its state.
 
     Attributes:
@@ -64,7 +64,7 @@ class Evidence:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: without what is not known."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
+        return {name: value for name, value in to_builtins(self).items() if value not in (None, "", [])}
 
     def of_blocked(self, event: ProbeBlocked, limit_ms: int | None) -> "Evidence":
         """With a request that is not answered; ``limit_ms`` when that makes it slow."""
@@ -98,8 +98,7 @@ class Evidence:
                 return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """A change of a directory's state, or from a suspicion that cannot end as failed to one that can, or back.
 
     Attributes:

@@ -8,10 +8,10 @@ that: the events all say the same, "look", and looking is what the probe does.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from kjbod.clock import Clock
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.health.sources.api import KernelEvent, KernelSource, Subject
 
 POLL_EVERY_MS = 1000
@@ -27,8 +27,7 @@ RECENT = 4
 ACTIVE = "active"
 
 
-@dataclass(slots=True)
-class _DirectoryEvents:
+class _DirectoryEvents(Struct):
     """Events that came in for one directory."""
 
     tokens: float = PROBES_AT_ONCE

@@ -10,8 +10,9 @@ Nothing here touches a log directory: probes go through the storage agent, the r
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod.fleet.schema import latency_bucket

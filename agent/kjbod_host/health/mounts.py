@@ -9,12 +9,12 @@ The file is read and watched by :mod:`.mountinfo`.
 
 from enum import StrEnum
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.runtime.procfs import unescape
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A line of mountinfo.
 
     Attributes:

@@ -14,10 +14,10 @@ A device that has just answered after a long silence may be silent for as long a
 silence that ended within :data:`REMEMBERED_MS`.
 """
 
-from dataclasses import replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kjbod.observed import could_go_on, observed_ms
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.health.block import BlockCounters
 
 REMEMBERED_MS = 60_000
@@ -26,8 +26,7 @@ FROZEN = frozenset({"percpu_rwsem_wait", "__percpu_down_read", "percpu_down_read
 """Where a writer to a frozen file system sleeps (``sb_start_write``). Held, whatever the device does for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSilence:
+class DeviceSilence(Struct, frozen=True):
     """Observations of one device, whoever uses it.
 
     Attributes:
@@ -68,8 +67,7 @@ def observe_device(earlier: DeviceSilence | None, counters: BlockCounters, now_m
     return DeviceSilence(now_ms, counters, 0, after_flush, flushed_ms, ended_ms, ended_at_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeBlocked:
+class ProbeBlocked(Struct, frozen=True):
     """A sample of a request that has not been answered.
 
     Attributes:
@@ -99,8 +97,7 @@ class ProbeBlocked:
     ended_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Blockage:
+class Blockage(Struct, frozen=True):
     """Observations of the request that is not answered.
 
     Attributes:

@@ -2,7 +2,8 @@
 
 from enum import StrEnum
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host.health.silence import Blockage
 
 
@@ -41,8 +42,7 @@ class Cause(StrEnum):
     """No probe is possible, for reasons of our own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthSettings:
+class HealthSettings(Struct, frozen=True, kw_only=True):
     """Deadlines of the verdict, in milliseconds. Shorter: a failure is known sooner, and a fault of a moment counts.
 
     What each buys and costs stands in ``kjbod/config/README.md``; the names in brackets are the configuration's.
@@ -110,8 +110,7 @@ class HealthSettings:
         return self.probe_timeout_ms // 2
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryHealth:
+class DirectoryHealth(Struct, frozen=True):
     """All that the verdict remembers about one directory.
 
     Attributes:

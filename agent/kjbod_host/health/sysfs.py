@@ -8,8 +8,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from kjbod_host.health.block import BlockCounters, BlockDevice, total
 from kjbod_host.health.mounts import Mount

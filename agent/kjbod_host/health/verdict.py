@@ -100,10 +100,11 @@ after the first request that it swallowed: at once on a busy disk, on an idle on
 after ``held_timeout_ms``; one without counters after ``blind_timeout_ms`` in one step.
 """
 
-from dataclasses import replace
 from enum import StrEnum
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from kjbod_host.health.mounts import MountChange
 from kjbod_host.health.silence import Blockage, ProbeBlocked, observe
 from kjbod_host.health.state import Cause, DirectoryHealth, Health, HealthSettings
@@ -140,8 +141,7 @@ class Ask(StrEnum):
     """Probe when the settling time of a host fault has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeSucceeded:
+class ProbeSucceeded(Struct, frozen=True):
     """A probe came back well.
 
     Attributes:
@@ -157,8 +157,7 @@ class ProbeSucceeded:
     no_space: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeFailed:
+class ProbeFailed(Struct, frozen=True):
     """A probe, or the agent's own work on the directory, got an error.
 
     Attributes:
@@ -174,37 +173,32 @@ class ProbeFailed:
     own_work: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeImpossible:
+class ProbeImpossible(Struct, frozen=True):
     """No probe could be made for reasons that are not the disk's: the worker died, or could not be started."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MountChanged:
+class MountChanged(Struct, frozen=True):
     """News of the mount table about the directory."""
 
     change: MountChange
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSaid:
+class KernelSaid(Struct, frozen=True):
     """A source of kernel events spoke of the directory. ``damage``: as in ``KernelEvent``."""
 
     damage: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AnotherIsWell:
+class AnotherIsWell(Struct, frozen=True):
     """A directory on another device passed a probe: there may be a witness now."""
 
 
 Event = ProbeSucceeded | ProbeFailed | ProbeBlocked | ProbeImpossible | MountChanged | KernelSaid | AnotherIsWell
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """The state after an event, and what to do next."""
 
     state: DirectoryHealth

@@ -3,9 +3,9 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from kjbod_host.health.block import BlockCounters, BlockDevice
 from kjbod_host.health.devices import CounterCheck, Reading
 from kjbod_host.health.mounts import Mount, MountChange
@@ -14,8 +14,7 @@ from kjbod_host.smart.readings import Smart
 from kjbod_host.storage.api import CanProbe, DirectoryError, LoadedDirectory, ProbeResult
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryStatus:
+class DirectoryStatus(Struct, frozen=True):
     """The monitor's knowledge of a directory, for reports and status.
 
     Attributes:
@@ -57,8 +56,7 @@ class DirectoryStatus:
     silent_ms: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Watched:
+class Watched(Struct, eq=False):
     """A directory and what is going on with it."""
 
     agent: CanProbe

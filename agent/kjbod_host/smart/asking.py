@@ -9,9 +9,10 @@ smartctl where this process has these rights, and sysfs alone where it has not. 
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod_host.health.block import BlockDevice

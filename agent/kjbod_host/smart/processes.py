@@ -11,7 +11,8 @@ import os
 import signal
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host import helpers
 from kjbod_host.smart import asker
 from kjbod_host.smart.rights import has_rights
@@ -22,8 +23,7 @@ ANSWER_BYTES_MAX: Final = 256 << 10
 """Of what sysfs and smartctl say of a disk; 20 KiB are usual."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Answer of a process that asked a disk.
 
     Attributes:

@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
 from typing import Any, Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 RAW_BYTES_MAX: Final = 16 << 10
 """Of the raw attributes of a directory's disks, as JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Smart:
+class Smart(Struct, frozen=True, kw_only=True):
     """The health of a disk as the disk itself tells it; None is "not known".
 
     Attributes:

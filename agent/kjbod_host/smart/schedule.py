@@ -7,7 +7,8 @@ slow, held or failed, whose trouble the question could add to. One that has not 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host.health.state import Health
 from kjbod_host.smart.names import is_physical
 
@@ -18,8 +19,7 @@ HUNG_PAUSE_MS: Final = 86_400_000
 WELL: Final = frozenset({Health.ONLINE, Health.FULL})
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """The last question to a disk.
 
     Attributes:
@@ -31,8 +31,7 @@ class Past:
     hung: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lying:
+class Lying(Struct, frozen=True):
     """A directory and the disks that it lies on.
 
     Attributes:

@@ -36,9 +36,10 @@ import errno as errno_module
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kjbod.clock import Clock
@@ -110,8 +111,7 @@ class WorkerUnavailable(StorageError):  # noqa: N818  the name says it
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class MountIdentity:
+class MountIdentity(Struct, frozen=True):
     """The file system and directory that a path leads to. Two are the same place exactly when they are equal.
 
     Attributes:
@@ -131,8 +131,7 @@ class MountIdentity:
     fs_uuid: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """A replica directory as found on disk.
 
     Attributes:
@@ -156,8 +155,7 @@ class Replica:
     is_directory: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedDirectory:
+class LoadedDirectory(Struct, frozen=True):
     """All that a log directory says about itself at start.
 
     Attributes:
@@ -195,8 +193,7 @@ class LoadedDirectory:
     kafka_trace: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
+class ProbeResult(Struct, frozen=True):
     """A probe that the medium passed.
 
     Attributes:
@@ -224,8 +221,7 @@ class ProbeResult:
     written: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedCall:
+class BlockedCall(Struct, frozen=True):
     """The request that occupies a directory right now.
 
     Attributes:
@@ -249,8 +245,7 @@ class BlockedCall:
     wchan: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LateAnswer:
+class LateAnswer(Struct, frozen=True):
     """The answer to a request that had been abandoned.
 
     Attributes:
@@ -268,8 +263,7 @@ class LateAnswer:
     error: DirectoryError | None
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatus:
+class FileStatus(Struct, frozen=True):
     """A regular file of a replica.
 
     Attributes:
@@ -287,8 +281,7 @@ class FileStatus:
     allocated: int
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """The piece of a file that :meth:`DirectoryAgent.read_piece` put into a buffer.
 
     Attributes:
@@ -302,8 +295,7 @@ class Piece:
     hole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
+class Batches(Struct, frozen=True):
     """Result of checking the record batches of a segment.
 
     Attributes:
@@ -333,8 +325,7 @@ class CopyBuffer(Protocol):
         """Give it up. A worker that still uses it is not disturbed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """The surroundings of a log directory.
 
     Attributes:
@@ -543,8 +534,7 @@ class DirectoryAgent(CanProbe, Protocol):
         """Write ``.kafka_cleanshutdown`` (``{"version":0,"brokerEpoch":N}``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageOptions:
+class StorageOptions(Struct, frozen=True, kw_only=True):
     """Arguments that every storage agent is made from.
 
     Attributes:

@@ -8,7 +8,6 @@ disk in memory (:mod:`~kjbod_host.storage.memory`). The protocol between them is
 """
 
 import asyncio
-import dataclasses
 import itertools
 import json
 from abc import ABC, abstractmethod
@@ -16,10 +15,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct, structs
+
 from kjbod.clock import Clock
 from kjbod.ids import Uuid
 from kjbod.permissions import Barrier
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.storage.api import (
     Batches,
     BlockedCall,
@@ -47,8 +47,7 @@ SENT_AHEAD = ("read_piece", "write_piece", "checksum", "check_batches")
 does not wait for its turn of the event loop. A probe then waits for two pieces at most."""
 
 
-@dataclass(slots=True, eq=False)
-class Call:
+class Call(Struct, eq=False):
     """A request, queued or sent.
 
     Attributes:
@@ -115,7 +114,7 @@ class DirectoryClient(ABC):
 
     async def load(self, *, timeout_ms: int) -> LoadedDirectory:
         head = await self.load_head(timeout_ms=timeout_ms)
-        return dataclasses.replace(head, replicas=await self.load_replicas(head.replicas, timeout_ms=timeout_ms))
+        return structs.replace(head, replicas=await self.load_replicas(head.replicas, timeout_ms=timeout_ms))
 
     async def load_head(self, *, timeout_ms: int) -> LoadedDirectory:
         self._identity = self._directory_id = None
@@ -447,7 +446,7 @@ def _with_topic_id(replica: Replica, found: tuple[Uuid | None, str] | None) -> R
     if found is None:
         return replica
     topic_id, trouble = found
-    return dataclasses.replace(replica, topic_id=topic_id, trouble=trouble)
+    return structs.replace(replica, topic_id=topic_id, trouble=trouble)
 
 
 def _fields(identity: MountIdentity) -> list[object]:

@@ -23,7 +23,8 @@ import os
 import zlib
 from pathlib import Path
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host.health import mountinfo, mounts
 
 FROZEN = "percpu_rwsem_wait"
@@ -31,8 +32,7 @@ FROZEN = "percpu_rwsem_wait"
 _PREFIX = "kjbod:"
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(Struct, frozen=True):
     """A worker of an earlier agent that waits in the kernel.
 
     Attributes:

@@ -28,11 +28,11 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from kjbod.errors import StorageError
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.waiting import process_sleep
 from kjbod.wire.crc32c import package_directory
 from kjbod_host import helpers
@@ -56,8 +56,7 @@ LEFTOVER_CALL = "a call of an earlier agent"
 ABANDONED = "the disk was replaced, and this agent of the old one abandoned"
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     """The daemon's end of a worker process."""
 
     number: int

@@ -4,9 +4,10 @@ Without ``authorizer.class.name`` there are none, and the answer is SECURITY_DIS
 decided in :mod:`kjbod.metadata.acls`; :mod:`kjbod.metadata.describing` describes them.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final
+
+from msgspec import structs
 
 from kjbod.ids import ZERO, Uuid
 from kjbod.metadata import describing, versions
@@ -80,7 +81,7 @@ def create_acls(
         )
         return CreateAclsResponse(results=(refused,) * len(request.creations))
     for entry in new:
-        draft.add(dataclasses.replace(entry, id=draw_id()))
+        draft.add(structs.replace(entry, id=draw_id()))
     return CreateAclsResponse(results=tuple(results))
 
 

@@ -12,8 +12,9 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.errors import UnsupportedVersionError
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.codec import MalformedMessageError
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.frames import Request, VersionRanges, decode_request, encode_response
@@ -54,8 +55,7 @@ _API_KEY: Final = struct.Struct(">h")
 _LENGTH_BYTES: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Forwarded:
+class Forwarded(Struct, frozen=True):
     """A request and whom it comes from."""
 
     request: Request

@@ -13,11 +13,12 @@ every request, so a change counts from the next one on and keeps what is in the 
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, TypeAlias
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from kjbod.metadata.records import QuotaEntity
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.access.quotas import CLIENT_ID, USER
 from kjbod_controller_stub.results import ApiError
@@ -43,8 +44,7 @@ Quotas: TypeAlias = Mapping[tuple[QuotaEntity, ...], Mapping[str, float]]
 """All limits of the metadata, by entity; its parts are sorted by type (``MetadataImage.quotas``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """Owner of a bucket: all clients of a user, all users of a client id, or both. Empty: of any."""
 
     user: str
@@ -96,8 +96,7 @@ def _client(name: str | None) -> QuotaEntity:
 # ---------------------------------------------------------------- buckets
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """Tokens at a moment (``TokenBucket``)."""
 
     tokens: float

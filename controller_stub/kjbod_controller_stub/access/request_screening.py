@@ -5,9 +5,10 @@ One item that is refused does not stop the others. A topic that its sender may n
 does not exist, other than by the error code: whether it exists is not looked at.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from msgspec import structs
 
 from kjbod.metadata.acls import Operation, ResourceType
 from kjbod.metadata.image import TOPIC, MetadataImage
@@ -71,9 +72,9 @@ def _create_partitions(request: CreatePartitionsRequest, image: MetadataImage, p
             if name in refused
         )
         done = CreatePartitionsResponse() if answer is None else answer
-        return dataclasses.replace(done, results=(*done.results, *mine))
+        return structs.replace(done, results=(*done.results, *mine))
 
-    return Screened(dataclasses.replace(request, topics=allowed) if allowed else None, merge)
+    return Screened(structs.replace(request, topics=allowed) if allowed else None, merge)
 
 
 # ---------------------------------------------------------------- configuration
@@ -115,7 +116,7 @@ def _configs(
             made: ResponseBody = answer_type(**{items: (*done, *refused)})
             return made
 
-        return Screened(dataclasses.replace(request, resources=tuple(allowed)) if allowed else None, merge)
+        return Screened(structs.replace(request, resources=tuple(allowed)) if allowed else None, merge)
 
     return screen_configs
 
@@ -132,7 +133,7 @@ def _describe_cluster(request: DescribeClusterRequest, image: MetadataImage, per
         operations = 0
         if permissions.allow(Operation.DESCRIBE, _CLUSTER):
             operations = permissions.operations(_CLUSTER)
-        return dataclasses.replace(answer, cluster_authorized_operations=operations)
+        return structs.replace(answer, cluster_authorized_operations=operations)
 
     return Screened(request, merge)
 

@@ -9,12 +9,13 @@ Kafka needs no right for a token of one's own, and has no limits here; :data:`RE
 :data:`TOKENS_OF_ONE_MAX` are kjbod's. Each broker keeps all tokens, and computes two passwords for each at its start.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
+
+from msgspec import structs
 
 from kjbod.config.keys import LONG_MAX
 from kjbod.ids import Uuid
@@ -22,7 +23,6 @@ from kjbod.metadata import versions
 from kjbod.metadata.image import Change, MetadataImage, OtherChange
 from kjbod.metadata.records import DelegationTokenRecord, RemoveDelegationTokenRecord
 from kjbod.metadata.token_requests import not_created, owner_of
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.tokens import hmac_of
 from kjbod.wire.admin_messages import (
     CreateDelegationTokenRequest,
@@ -125,7 +125,7 @@ class DelegationTokens:
             return not_created(code or ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, owner, requester, moment=0)
         record = self._record(request, owner, requester)
         draft.add(record)
-        return dataclasses.replace(
+        return structs.replace(
             not_created(ErrorCode.NONE, owner, requester),
             issue_timestamp=record.issue_timestamp,
             expiry_timestamp=record.expiration_timestamp,
@@ -179,7 +179,7 @@ class DelegationTokens:
         if request.renew_period_ms > 0:
             period_ms = min(period_ms, request.renew_period_ms)
         expires_ms = min(found.max_timestamp, _sum(now_ms, period_ms))
-        draft.add(dataclasses.replace(found, expiration_timestamp=expires_ms))
+        draft.add(structs.replace(found, expiration_timestamp=expires_ms))
         return RenewDelegationTokenResponse(expiry_timestamp=expires_ms)
 
     def expire(
@@ -198,7 +198,7 @@ class DelegationTokens:
         if _is_over(found, now_ms):
             return ExpireDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_EXPIRED)
         expires_ms = min(found.max_timestamp, _sum(now_ms, request.expiry_time_period_ms))
-        draft.add(dataclasses.replace(found, expiration_timestamp=expires_ms))
+        draft.add(structs.replace(found, expiration_timestamp=expires_ms))
         return ExpireDelegationTokenResponse(expiry_timestamp=expires_ms)
 
     def remove_expired(self, draft: Draft) -> bool:

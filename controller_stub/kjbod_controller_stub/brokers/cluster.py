@@ -7,7 +7,8 @@ incarnations of a snapshot as of unknown past, and no report of a directory is r
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from kjbod.ids import MIGRATING, UNASSIGNED, ZERO, Uuid, is_reserved
 from kjbod.metadata import versions
@@ -19,7 +20,6 @@ from kjbod.metadata.records import (
     RegisterControllerRecord,
     UnregisterControllerRecord,
 )
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerRegistrationRequest,
@@ -43,8 +43,7 @@ PAST_DIRECTORIES_MAX = 4_096
 again and again, which no broker does, the past is not known any more."""
 
 
-@dataclass(slots=True)
-class _Past:
+class _Past(Struct):
     """Past of an incarnation."""
 
     complete: bool = True

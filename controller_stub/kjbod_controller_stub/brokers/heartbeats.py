@@ -16,13 +16,13 @@ lock that its caller gave it for its few steps. With one thread none is needed.
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
 from enum import Enum, auto
+
+from msgspec import Struct, field
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import BrokerRegistration
 from kjbod.patience import Patience
-from kjbod.quick_dataclass import dataclass
 
 
 class BrokerState(Enum):
@@ -39,8 +39,7 @@ class BrokerState(Enum):
         return self in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """Facts that decide on a broker's next state."""
 
     want_fence: bool
@@ -91,8 +90,7 @@ ACCEPTED_MAX = 4_096
 reports more, which no broker has, is read and judged anew each time."""
 
 
-@dataclass(slots=True)
-class Contact:
+class Contact(Struct):
     """The soft state of one incarnation of a broker, since its first heartbeat."""
 
     epoch: int

@@ -7,14 +7,14 @@ table of states); what follows for partitions is made by
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerRegistration, MetadataImage
 from kjbod.metadata.records import BrokerRegistrationChangeRecord
 from kjbod.patience import Patience
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     BrokerHeartbeatRequest,
@@ -39,8 +39,7 @@ _STEADY: Mapping[tuple[bool, bool], BrokerHeartbeatResponse] = {
 }
 
 
-@dataclass(slots=True)
-class BrokerSessions:
+class BrokerSessions(Struct):
     """Registrations, heartbeats and sessions. Makes records; keeps :attr:`registration_end_offsets` only."""
 
     _image: MetadataImage

@@ -6,17 +6,18 @@ broker's configuration is written even where the value stays as it is, as Kafka 
 (KAFKA-14136). A change of ``min.insync.replicas`` clears what was eligible to lead under the old value (KIP-966).
 """
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 from kjbod.metadata import versions
 from kjbod.metadata.image import BROKER, TOPIC, Change, ConfigChange, MetadataImage
 from kjbod.metadata.records import ConfigRecord
-from kjbod.quick_dataclass import dataclass
 from kjbod.topic_names import topic_name_problem
 from kjbod.wire.admin_messages import (
     AlterConfigsRequest,
@@ -74,8 +75,7 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveConfig:
+class EffectiveConfig(Struct, frozen=True):
     """The value of one key of a topic, and where it comes from (``ConfigSource``)."""
 
     name: str
@@ -83,18 +83,18 @@ class EffectiveConfig:
     source: int
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Configs:
     """Makes the records that change configurations, and tells what topics get."""
 
     image: MetadataImage
     node_id: int
     rules: Rules
-    static: Mapping[str, str] = field(default_factory=dict)
+    static: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """This node's ``server.properties``."""
     _of_new_topic: tuple[CreateTopicsResponseConfig, ...] | None = None
     """What a topic gets that names nothing: the same for all until a broker's configuration changes."""
-    _static_of_topics: dict[str, str] = field(init=False)
+    _static_of_topics: dict[str, str] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self._static_of_topics = {

@@ -6,11 +6,11 @@ with documentation: that is in Kafka's manual.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Final
 
+from msgspec import Struct, field
+
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage
-from kjbod.quick_dataclass import dataclass
 from kjbod.topic_names import topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -55,16 +55,14 @@ _SYNONYMS_OF_NODES: Final[Mapping[str, tuple[str, ...]]] = {
 _Synonyms = list[DescribeConfigsResponseSynonym]
 
 
-@dataclass(frozen=True, slots=True)
-class _Description:
+class _Description(Struct, frozen=True):
     """A resource: its keys, and how to tell about each."""
 
     names: Iterable[str]
     tell: Callable[[str], DescribeConfigsResponseConfig]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigDescriber:
+class ConfigDescriber(Struct, frozen=True):
     """Answers one request from the image and this node's file."""
 
     configs: Configs

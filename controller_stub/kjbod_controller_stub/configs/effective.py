@@ -5,15 +5,15 @@ The topic's own value goes first, then the dynamic one of this node, then that o
 
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage, Topic
-from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.partitions.eligible import MIN_ISR
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EffectiveConfigs:
+class EffectiveConfigs(Struct, frozen=True, kw_only=True):
     """Resolves configurations of topics. ``unclean_election`` and ``min_isr`` are what this node's file says."""
 
     image: MetadataImage

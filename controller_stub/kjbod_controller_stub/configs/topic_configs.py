@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Final
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.configs.node_configs import node_keys
 from kjbod_controller_stub.configs.types import (
@@ -81,8 +82,7 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigKey]] = keys(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(Struct, frozen=True):
     """A key of nodes that stands in for a topic's; ``factor`` makes the topic's number of it."""
 
     name: str

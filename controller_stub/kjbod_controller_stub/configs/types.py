@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.configs.java_order import hash_map_order
 from kjbod_controller_stub.results import ApiError
@@ -41,8 +42,7 @@ _DECIMAL: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE
 _COMMA: Final = re.compile(r"\s*,\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
+class ConfigKey(Struct, frozen=True):
     """A key: its type, its default and what else it asks of a value."""
 
     name: str

@@ -8,9 +8,11 @@ import errno
 import fcntl
 import os
 import random
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kjbod.config.keys import Config
 from kjbod.errors import ConfigError, KjbodError, StorageError
@@ -34,7 +36,6 @@ from kjbod.metadata.records import FeatureLevelRecord, Record
 from kjbod.metadata.snapshot import BOOTSTRAP_CHECKPOINT, SnapshotId
 from kjbod.metadata.versions import LATEST, default_features
 from kjbod.permissions import DENIED, advice
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.locks import holder_of
 from kjbod.runtime.logging import get_logger
 
@@ -45,8 +46,7 @@ _META_BYTES_MAX = 1024 * 1024
 _FIRST = SnapshotId(0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerDirectory:
+class ControllerDirectory(Struct, frozen=True, kw_only=True):
     """A formatted and locked metadata log directory."""
 
     path: Path
@@ -178,8 +178,7 @@ def _lock_once(directory: Path, path: Path) -> int:
     return fd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
+class Remains(Struct, frozen=True, kw_only=True):
     """Contents of the directory beside the log."""
 
     quorum_state: QuorumState | None

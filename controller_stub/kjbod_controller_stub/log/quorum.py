@@ -15,6 +15,8 @@ What is on the disk is committed: the high watermark is the durable end, and not
 from collections import OrderedDict
 from typing import Protocol
 
+from msgspec import Struct
+
 from kjbod.ids import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.control_records import (
     ControlRecord,
@@ -27,7 +29,6 @@ from kjbod.metadata.control_records import (
 from kjbod.metadata.control_records import Voter as KRaftVoter
 from kjbod.metadata.records import Endpoint
 from kjbod.metadata.snapshot import SnapshotId
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     DescribeQuorumRequest,
@@ -100,8 +101,7 @@ class _NoSnapshots:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFrom:
+class ReadFrom(Struct, frozen=True):
     """A Fetch that is in order: wait until there is something at ``offset``, then read."""
 
     offset: int
@@ -109,8 +109,7 @@ class ReadFrom:
     max_wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSnapshot:
+class ReadSnapshot(Struct, frozen=True):
     """A FetchSnapshot that is in order: read a piece of the file."""
 
     id: SnapshotId
@@ -120,8 +119,7 @@ class ReadSnapshot:
     max_bytes: int
 
 
-@dataclass(slots=True)
-class _Observer:
+class _Observer(Struct):
     replica_id: int
     directory_id: Uuid
     log_end_offset: int

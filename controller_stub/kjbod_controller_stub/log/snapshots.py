@@ -11,7 +11,6 @@ when log and snapshots together are too large or it is too old.
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import os
 import time
@@ -19,6 +18,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct, structs
 
 from kjbod.clock import Clock
 from kjbod.documents import INT32_MAX
@@ -35,7 +36,6 @@ from kjbod.metadata.quorum_state import FILE_NAME as QUORUM_STATE
 from kjbod.metadata.quorum_state import QuorumState
 from kjbod.metadata.records import BrokerRegistrationChangeRecord, Record, RegisterBrokerRecord
 from kjbod.metadata.snapshot import Checkpoint, SnapshotId
-from kjbod.quick_dataclass import dataclass
 from kjbod.runtime.logging import get_logger
 from kjbod.wire.codec import MalformedMessageError
 
@@ -60,8 +60,7 @@ T = TypeVar("T")
 _log = get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """``metadata.log.max.record.bytes.between.snapshots``, ``metadata.log.max.snapshot.interval.ms``,
     ``metadata.max.retention.bytes``, ``metadata.max.retention.ms``."""
 
@@ -74,8 +73,7 @@ class Limits:
     """Negative: not by age."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A snapshot in the directory."""
 
     id: SnapshotId
@@ -84,8 +82,7 @@ class Kept:
     """Of the last record that it contains."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """Source of a snapshot: a copy of the state after all records below ``id.end_offset``."""
 
     image: MetadataImage
@@ -155,8 +152,7 @@ def piece_bytes(readers: int) -> int:
 # ---------------------------------------------------------------- at start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """The snapshots of a directory, and the newest one's content. Nothing was changed yet."""
 
     kept: tuple[Kept, ...] = ()
@@ -308,7 +304,7 @@ def with_failed(records: Iterable[Record], failed: Mapping[int, Collection[Uuid]
         if not gone or not isinstance(record, RegisterBrokerRecord) or not record.log_dirs:
             yield record
             continue
-        yield dataclasses.replace(record, log_dirs=(*record.log_dirs, *gone))
+        yield structs.replace(record, log_dirs=(*record.log_dirs, *gone))
         yield BrokerRegistrationChangeRecord(
             broker_id=record.broker_id, broker_epoch=record.broker_epoch, log_dirs=record.log_dirs
         )

@@ -11,9 +11,10 @@ A second voter is refused with one line: a quorum of several means Apache Kafka'
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec import Struct
+
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.records import Endpoint
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
@@ -47,8 +48,7 @@ _NODE_ENDPOINTS_SINCE: Final = 1
 """Version of Vote, BeginQuorumEpoch and EndQuorumEpoch from which answers say where the leader is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
+class Voter(Struct, frozen=True, kw_only=True):
     """The voter and leader, this node."""
 
     cluster_id: str

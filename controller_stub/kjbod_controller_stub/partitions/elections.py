@@ -22,11 +22,12 @@ followers.
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import RECOVERING, PartitionRegistration
 from kjbod.metadata.records import NO_LEADER, NO_LEADER_CHANGE, PartitionChangeRecord
-from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.results import PartitionKey
 
 _BUMPS_LEADER_EPOCH_BELOW = 12
@@ -46,8 +47,7 @@ class Election(Enum):
     """As ONLINE, else any acceptable replica: data may be lost."""
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionChangeBuilder:
+class PartitionChangeBuilder(Struct, kw_only=True):
     """Inputs of one change; :meth:`build` makes the record. Targets default to what the partition has."""
 
     key: PartitionKey

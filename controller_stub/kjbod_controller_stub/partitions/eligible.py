@@ -5,9 +5,10 @@ the same for all brokers, the cluster always has one, and a change of it clears 
 (``ConfigurationControlManager.createClearElrRecordsAsNeeded``, ``maybeGenerateElrSafetyRecords``).
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+
+from msgspec import structs
 
 from kjbod.metadata import versions
 from kjbod.metadata.image import BROKER, TOPIC, MetadataImage
@@ -48,7 +49,7 @@ def with_safety_records(result: Result, image: MetadataImage, min_isr: int) -> R
     """A result that finalizes the feature, with what comes before that; any other one as it is."""
     for record in result.records:
         if isinstance(record, FeatureLevelRecord) and _finalizes(record):
-            return dataclasses.replace(result, records=(*safety_records(image.configs, min_isr), *result.records))
+            return structs.replace(result, records=(*safety_records(image.configs, min_isr), *result.records))
     return result
 
 

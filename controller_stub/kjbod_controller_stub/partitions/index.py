@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import (
     RECOVERING,
@@ -24,7 +26,6 @@ from kjbod.metadata.image import (
     shape_of,
 )
 from kjbod.metadata.records import NO_LEADER
-from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.results import PartitionKey
 
 _Handle: TypeAlias = int
@@ -217,8 +218,7 @@ class PartitionIndex:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Work of the index for a partition that changes (:meth:`PartitionIndex.step`)."""
 
     leaves: tuple[_Set, ...]

@@ -6,11 +6,12 @@ with one directory gets that one at once, any other chooses for itself and says 
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
 from kjbod.metadata import versions
 from kjbod.metadata.image import BrokerRegistration, MetadataImage
 from kjbod.metadata.records import PartitionRecord, PartitionRecordRef
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.admin_messages import (
     CreatePartitionsRequest,
     CreatePartitionsRequestTopic,
@@ -29,8 +30,7 @@ RECORDS_PER_REQUEST_MAX = 10_000
 TOO_LARGE = ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
-@dataclass(frozen=True, slots=True)
-class NewPartitions:
+class NewPartitions(Struct, frozen=True):
     """Places replicas, and makes the records of partitions."""
 
     image: MetadataImage

@@ -7,14 +7,13 @@ completes it (:mod:`.elections`). What needs no newcomer is complete at once: an
 all in sync. One that is in progress may be changed, or cancelled: then the partition gets back what it had.
 """
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import field
+
+from msgspec import Struct, field, structs
 
 from kjbod.ids import Uuid
 from kjbod.metadata.image import Change, MetadataImage, PartitionChange, PartitionRegistration, TopicDeleted
 from kjbod.metadata.records import PartitionChangeRecord
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -38,8 +37,7 @@ def is_reassigning(partition: PartitionRegistration) -> bool:
     return bool(partition.adding_replicas or partition.removing_replicas)
 
 
-@dataclass(slots=True)
-class Reassignments:
+class Reassignments(Struct):
     """Makes the records that begin, change and cancel reassignments, and knows which are in progress."""
 
     image: MetadataImage
@@ -63,7 +61,7 @@ class Reassignments:
     def at_rest(self, image: MetadataImage) -> "Reassignments":
         """The reassignments of ``image``, a copy of the state as it is now, to be read."""
         in_progress = {topic_id: numbers.copy() for topic_id, numbers in self._in_progress.items()}
-        return dataclasses.replace(self, image=image, _in_progress=in_progress)
+        return structs.replace(self, image=image, _in_progress=in_progress)
 
     def _end(self, topic_id: Uuid, number: int) -> None:
         numbers = self._in_progress.get(topic_id, {})

@@ -9,10 +9,11 @@ shape: in a cluster that has lived each has epochs of its own.
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from kjbod.ids import Uuid
 from kjbod.metadata.image import MetadataImage, PartitionChange, PartitionRegistration, ReplayError, shape_of
 from kjbod.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord, PartitionRecord, PartitionRecordRef
-from kjbod.quick_dataclass import dataclass
 from kjbod_controller_stub.partitions.index import PartitionIndex, Step
 from kjbod_controller_stub.partitions.reassignments import Reassignments, is_reassigning
 
@@ -20,8 +21,7 @@ KNOWN_MAX = 4_096
 """So many registrations are known by identity; then all are forgotten."""
 
 
-@dataclass(slots=True)
-class _Effect:
+class _Effect(Struct):
     """Effect of records that are alike on partitions of one shape."""
 
     outcome: PartitionRegistration

@@ -8,10 +8,10 @@ brokers all is shuffled anew, so that the same sets do not come back.
 """
 
 from collections.abc import Callable, Iterable, MutableSequence
-from dataclasses import field
 from typing import Any, TypeAlias
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from kjbod.wire.error_codes import ErrorCode
 from kjbod_controller_stub.results import ApiError
 
@@ -19,8 +19,7 @@ Shuffle: TypeAlias = Callable[[MutableSequence[Any]], None]
 """``random.Random.shuffle``: in place."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsableBroker:
+class UsableBroker(Struct, frozen=True):
     """A broker that replicas may be placed on."""
 
     id: int
@@ -28,8 +27,7 @@ class UsableBroker:
     fenced: bool
 
 
-@dataclass(slots=True)
-class _Ring:
+class _Ring(Struct):
     """Brokers of one rack in one state; each partition (epoch) starts one further and sees each broker once."""
 
     brokers: list[int] = field(default_factory=list)
@@ -55,8 +53,7 @@ class _Ring:
         return broker
 
 
-@dataclass(slots=True)
-class _Rack:
+class _Rack(Struct):
     unfenced: _Ring = field(default_factory=_Ring)
     fenced: _Ring = field(default_factory=_Ring)
 

@@ -10,10 +10,12 @@ known: it is *unclean*, and leaves the eligible replicas too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 from kjbod.ids import MIGRATING, UNASSIGNED, Uuid, is_online
 from kjbod.metadata import versions
@@ -25,7 +27,6 @@ from kjbod.metadata.records import (
     PartitionRecordRef,
     UnregisterBrokerRecord,
 )
-from kjbod.quick_dataclass import dataclass
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
     AlterPartitionRequest,
@@ -89,8 +90,7 @@ class _ByShape(Generic[T]):
         return found[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Assignment:
+class _Assignment(Struct, frozen=True):
     """Result of assigning a replica to a directory, for all partitions of one shape."""
 
     error: int
@@ -99,8 +99,7 @@ class _Assignment:
     is_led: bool
 
 
-@dataclass(slots=True)
-class _Assigned:
+class _Assigned(Struct):
     """Assignments of a request, and what to look after once all are made; sets in the order in which they came."""
 
     assigned: dict[Uuid, set[int]] = field(default_factory=dict)

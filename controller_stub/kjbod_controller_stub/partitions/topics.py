@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Set
 
+from msgspec import Struct
+
 from kjbod.ids import METADATA_TOPIC_NAME, ZERO, Uuid
 from kjbod.metadata.image import Change, MetadataImage, TopicCreated, TopicDeleted
 from kjbod.metadata.records import AnyRecord, RemoveTopicRecord, TopicRecord
-from kjbod.quick_dataclass import dataclass
 from kjbod.topic_names import topic_name_problem
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -31,16 +32,14 @@ _TOPIC_DELETION_DISABLED_SINCE = 3
 """DeleteTopics version from which that error exists."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDefaults:
+class TopicDefaults(Struct, frozen=True, kw_only=True):
     """Values for a topic whose request does not say."""
 
     num_partitions: int = 1
     replication_factor: int = 1
 
 
-@dataclass(slots=True)
-class _Creation:
+class _Creation(Struct):
     """A CreateTopics as far as it has come."""
 
     records: list[AnyRecord]

@@ -13,6 +13,7 @@ import shutil
 import signal
 import zlib
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +28,6 @@ from kjbod.fleet.gen.plan import HOUR_MS, MODELS, Host, Order, Run, host_plan, h
 from kjbod.fleet.report_names import base_name, partition_path
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_KIND
 from kjbod.output import safe
-from kjbod.quick_dataclass import dataclass
 
 LEVEL = 6
 """Of gzip: the agents' 9 takes four times as long for 2 % less."""

@@ -7,9 +7,8 @@ import json
 import types
 import typing
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from kjbod.quick_dataclass import dataclass
 
 T = TypeVar("T")
 FILE_NAME = "ledger.json"

@@ -5,6 +5,7 @@ a file of which more than :data:`BAD_SHARE_MAX` cannot be used is not of its kin
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 from pyspark import StorageLevel
@@ -23,7 +24,6 @@ from kjbod.fleet.lake.lake import Lake, open_lake
 from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from kjbod.fleet.tables import IMPORTED_DRIVE_DAY, IMPORTED_TICKET
 from kjbod.output import plural, safe, table
-from kjbod.quick_dataclass import dataclass
 
 BAD_SHARE_MAX = 0.01
 BY = "import"

@@ -6,6 +6,7 @@ and shifts the others without a word; so files are read by groups with the same 
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -16,7 +17,6 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.imports.formats import header, unnamed
 from kjbod.fleet.imports.zips import ZIP_BYTES_MAX, zip_lines
 from kjbod.output import plural, safe
-from kjbod.quick_dataclass import dataclass
 
 HEADERS_AT_ONCE = 8
 _ZIPPED = "ARRAY<STRUCT<name: STRING, wrong: STRING, lines: ARRAY<STRING>>>"

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -18,7 +19,6 @@ from kjbod.fleet.lake.lake import HOUR_MS, Lake
 from kjbod.fleet.lake.state import BATCH, STAGED, Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_DDL
 from kjbod.fleet.tables import AUDIT_FILES, AUDIT_QUARANTINE, SILVER_EVENTS, SILVER_SAMPLES, Table
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,13 +9,13 @@ else's, files would be passed over or batches mistaken for those that were taken
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.files import uuid_text
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

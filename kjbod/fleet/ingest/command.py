@@ -1,6 +1,7 @@
 """``kjbod fleet ingest``: takes what is new in the inboxes, and says what it took."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.fleet_error import ClaimedError
@@ -12,7 +13,6 @@ from kjbod.fleet.rollup.run import rollup_into
 from kjbod.fleet.schema import EVENTS, SAMPLES
 from kjbod.fleet.session import LARGE_INPUT_BYTES
 from kjbod.fleet.svg import plural
-from kjbod.quick_dataclass import dataclass
 
 _BAD_FILES_SAID = 10
 

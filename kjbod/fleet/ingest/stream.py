@@ -5,6 +5,7 @@ import dataclasses
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kjbod.fleet.fleet_error import FleetError
@@ -18,7 +19,6 @@ from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS
 from kjbod.fleet.session import is_connect, needs_java
 from kjbod.fleet.svg import plural
 from kjbod.fleet.tables import AUDIT_FILES, SILVER_EVENTS, SILVER_SAMPLES
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

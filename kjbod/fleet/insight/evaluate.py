@@ -7,13 +7,13 @@ the first day on which they were seen could be told by nobody and are left out.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.insight.health import facts_of_drives, is_baseline, scored
 from kjbod.fleet.insight.rules import FACTS, Judged, best
-from kjbod.quick_dataclass import dataclass
 
 WINDOW_DAYS = 30
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))

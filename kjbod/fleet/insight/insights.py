@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -22,7 +23,6 @@ from kjbod.fleet.insight.reliability import (
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import State
 from kjbod.fleet.session import COMPILED, LARGE_ROWS, PLAIN, apart, at_once
-from kjbod.quick_dataclass import dataclass
 
 SLOW_DATES = 2
 """Newest dates of which the hours are read, for the comparison with peers."""

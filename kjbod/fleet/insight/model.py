@@ -6,9 +6,8 @@ that nothing here grows with a fleet. None is "not known" or "cannot be said fro
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from kjbod.quick_dataclass import dataclass
 
 TOP = 200
 """Rows of a list of single things, where the caller asks for no other number."""

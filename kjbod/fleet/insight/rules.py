@@ -6,8 +6,7 @@ than what is there: a disk with forty old reallocated sectors may live long.
 """
 
 from collections.abc import Mapping, Sequence
-
-from kjbod.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 GROWTH_DAYS = 14
 """Growth of a counter is that since the beginning of so many days, or since the disk was first seen."""

@@ -11,11 +11,11 @@ when the name is taken; on object stores it is a conditional write (S3A since Ha
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kjbod.clock import system_random
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,12 +28,12 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.tables import LAKE_VERSION, LAYERS
-from kjbod.quick_dataclass import dataclass
 
 BATCH, PLAIN = "batch", "plain"
 """Forms of a piece: files below ``hour=HH``, or files."""

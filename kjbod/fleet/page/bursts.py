@@ -1,9 +1,9 @@
 """Disks of one rack, or of one host, that failed within minutes of each other, which are one thing to look at. Pure."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from kjbod.fleet.page.model import Incident
-from kjbod.quick_dataclass import dataclass
 
 WITHIN_MS = 30 * 60_000
 """As the failure rates count what failed together."""

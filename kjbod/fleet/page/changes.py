@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kjbod.fleet.page.model import LIST_MAX, Change, Changes, Directory
-from kjbod.quick_dataclass import dataclass
 
 KINDS: Mapping[str, str] = {
     "failed": "newly failed",

@@ -1,11 +1,11 @@
 """Charts of the page: the map of the fleet, intervals, and lines; pure functions to SVG."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from kjbod.fleet.page.model import ONLINE, Cell, MapHost, host_file, severity
 from kjbod.fleet.svg import BOLD_PX, Drawing, axis, clean, fit, linear, logarithmic, nice_ticks, number, text_width
-from kjbod.quick_dataclass import dataclass
 
 NAMED_HOSTS_MAX = 120
 """Up to so many hosts the map has their names."""

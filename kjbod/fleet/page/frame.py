@@ -3,11 +3,11 @@
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kjbod.fleet.page.style import CSS
 from kjbod.fleet.svg import Drawing, clean
-from kjbod.quick_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ whole number is beside them. What a host has to tell is in :class:`HostDetail`, 
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kjbod.fleet.insight.model import Insights, Place, Window
 from kjbod.fleet.schema import DirectoryState
-from kjbod.quick_dataclass import dataclass
 
 SILENT, STOPPED = "silent", "stopped"
 """States of an agent of which nothing was heard any more, and of one that said that it stops; and of its directories,

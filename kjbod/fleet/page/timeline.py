@@ -5,10 +5,10 @@ have letters of 4 px.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from kjbod.fleet.svg import BOLD_PX, FONT_PX, Drawing, Scale, axis, fit, linear, text_width, time_ticks
-from kjbod.quick_dataclass import dataclass
 
 NARROW_PX = 640
 LABEL_PX_MAX = 250

@@ -3,12 +3,12 @@
 import functools
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from kjbod.fleet.insight.model import Forecast, Place, Risk
 from kjbod.fleet.page.bursts import Burst, bursts
 from kjbod.fleet.page.model import FAILED, SILENT, STOPPED, Agent, Directory, FleetReport, Lack
 from kjbod.fleet.svg import date_time, duration, plural
-from kjbod.quick_dataclass import dataclass
 
 SOON_DAYS = 30
 """A directory that is forecast to be full within this needs a hand."""

@@ -14,6 +14,7 @@ such sum, the next rollup makes it anew.
 import datetime
 import hashlib
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
@@ -21,7 +22,6 @@ from pyspark.sql import functions as F  # noqa: N812  the name that every Spark 
 from kjbod.fleet.lake.state import ALL_DATES, Piece, State
 from kjbod.fleet.rollup.merge import shaped
 from kjbod.fleet.tables import DRIVE_PAST
-from kjbod.quick_dataclass import dataclass
 
 BLOCK_DAYS = 60
 """Days of a block, from 1970-01-01 on: as many bits as a BIGINT has without its sign, in whole months."""

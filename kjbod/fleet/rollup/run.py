@@ -14,6 +14,7 @@ import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark import StorageLevel
@@ -44,7 +45,6 @@ from kjbod.fleet.tables import (
     TIMELINE,
     Table,
 )
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

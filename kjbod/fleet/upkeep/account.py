@@ -8,9 +8,9 @@ Notes change in the commit that changes the pieces, so they are never ahead of t
 import dataclasses
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from kjbod.fleet.lake.state import Piece, State
-from kjbod.quick_dataclass import dataclass
 
 _COMPACTED, _GONE, _SILVER_FROM = "compacted", "gone", "silver-from"
 

@@ -5,12 +5,12 @@ by chance is as likely as guessing 64 bits. The hash tells a null from a value a
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet.tables import SILVER, Table
-from kjbod.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

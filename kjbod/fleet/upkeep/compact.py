@@ -9,6 +9,7 @@ deleted by retention.
 
 import datetime
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kjbod.fleet.fleet_error import FleetError
@@ -18,7 +19,6 @@ from kjbod.fleet.lake.writer import LakePieces, piece_bytes
 from kjbod.fleet.tables import AUDIT, SILVER, TABLES, Table
 from kjbod.fleet.upkeep.account import Compacted, compacted, is_verified, with_compacted
 from kjbod.fleet.upkeep.checksum import Summary, distinct_summary, summary
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

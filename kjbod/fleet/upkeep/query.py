@@ -8,6 +8,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kjbod.fleet.command import java_errors, spark_reason
@@ -20,7 +21,6 @@ from kjbod.fleet.upkeep.account import is_verified
 from kjbod.fleet.upkeep.query_check import check_plan
 from kjbod.fleet.upkeep.query_text import check_text
 from kjbod.output import safe, table
-from kjbod.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

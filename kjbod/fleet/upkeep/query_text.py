@@ -8,11 +8,11 @@ rest: which tables and functions there are, and who may read them.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.upkeep.query_check import CALLS_JAVA, TABLE_FUNCTIONS
 from kjbod.output import safe
-from kjbod.quick_dataclass import dataclass
 
 _TOKEN = re.compile(
     r"""

@@ -21,6 +21,7 @@ import dataclasses
 import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.files import Files, uuid_text
@@ -28,7 +29,6 @@ from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import ALL_DATES, STAGED, Piece, State
 from kjbod.fleet.tables import AUDIT, AUDIT_FILES, GOLD, SILVER, TABLES
 from kjbod.fleet.upkeep.account import is_verified, silver_from, with_gone, with_silver_from, without_silver
-from kjbod.quick_dataclass import dataclass
 
 GRACE_MS = 3_600_000
 """How long the files of a retired piece stay: a command that began to read before the commit has finished by then."""

@@ -17,6 +17,7 @@ What cannot be read is a difference as well, and what depends on it is passed ov
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TypeVar
 
@@ -41,7 +42,6 @@ from kjbod.fleet.upkeep.gold_again import (
     guarded,
     repeated_keys,
 )
-from kjbod.quick_dataclass import dataclass
 
 SAMPLE = 3
 """Hours and dates that are computed again where no number is given."""

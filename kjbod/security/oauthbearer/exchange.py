@@ -5,14 +5,15 @@ A client's only message has the token. A server that does not take it says why i
 of 1, and then the login has failed. Stricter than Kafka, the server does not let a client try again in between.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Final
 
+from msgspec import Struct
+
 from kjbod.errors import RemoteProtocolError
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.oauthbearer.keys import TOKEN_BYTES_MAX
 from kjbod.security.sasl_server import Answer, Refused
 
@@ -46,8 +47,7 @@ class Invalid(Exception):  # noqa: N818 - a verdict
         self.scope = scope
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Struct, frozen=True):
     """Content of a token that was taken.
 
     Attributes:
@@ -59,13 +59,13 @@ class Verified:
     lifetime_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class First:
     """A client's only message."""
 
-    token: str = field(repr=False)
+    token: str = dataclasses.field(repr=False)
     identity: str = ""
-    extensions: Mapping[str, str] = field(default_factory=dict)
+    extensions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Client:

@@ -1,11 +1,12 @@
 """Values of Kafka's ``sasl.oauthbearer.*`` and ``sasl.login.*`` keys, read and checked (``SaslConfigs`` of 4.3.1)."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Final
 from urllib.parse import urlsplit
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod.security.keys import Tls
 
 FILE, CLIENT_SECRET, CLIENT_ASSERTION, JWT_BEARER, UNSECURED = GRANTS = (
@@ -24,7 +25,7 @@ TOKEN_BYTES_MAX: Final = 32 * 1024
 """Of a token, ours or a client's: its request is below 64 KiB (``LOGIN_BYTES_MAX``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
     """Source of tokens, or of the keys of those who sign them.
 
@@ -39,7 +40,7 @@ class Endpoint:
     """
 
     key: str
-    url: str = field(repr=False)
+    url: str = dataclasses.field(repr=False)
     tls: Tls | None = None
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
     read_timeout_ms: int = READ_TIMEOUT_MS
@@ -59,7 +60,7 @@ class Endpoint:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Assertion:
     """A token that proves who asks for one (``sasl.oauthbearer.assertion.*``): from a file, or signed here.
 
@@ -77,17 +78,16 @@ class Assertion:
 
     file: str | None = None
     private_key: str | None = None
-    passphrase: str | None = field(default=None, repr=False)
+    passphrase: str | None = dataclasses.field(default=None, repr=False)
     algorithm: str = "RS256"
-    claims: Mapping[str, str] = field(default_factory=dict)
+    claims: Mapping[str, str] = dataclasses.field(default_factory=dict)
     template: str | None = None
     lifetime_s: int = 300
     early_s: int = 60
     has_id: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refresh:
+class Refresh(Struct, frozen=True):
     """Moment of a token's renewal before its end (``sasl.login.refresh.*``)."""
 
     window_factor: float = 0.8
@@ -96,7 +96,7 @@ class Refresh:
     buffer_s: int = 300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class TokenSettings:
     """A client's way to its tokens.
 
@@ -118,19 +118,18 @@ class TokenSettings:
     grant: str
     endpoint: Endpoint | None = None
     client_id: str | None = None
-    client_secret: str | None = field(default=None, repr=False)
+    client_secret: str | None = dataclasses.field(default=None, repr=False)
     scope: str | None = None
     encodes_header: bool = False
     assertion: Assertion | None = None
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    extensions: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     sub_claim: str = "sub"
     scope_claim: str = "scope"
-    refresh: Refresh = field(default_factory=Refresh)
+    refresh: Refresh = dataclasses.field(default_factory=Refresh)
 
 
-@dataclass(frozen=True, slots=True)
-class ValidatorSettings:
+class ValidatorSettings(Struct, frozen=True):
     """Rules of the tokens that a listener takes.
 
     Attributes:

@@ -9,10 +9,11 @@ Kafka takes unsigned tokens where nobody has named a class that checks them. Tha
 listener does not start until the file says which one is meant.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Final, Protocol, Self
 from urllib.parse import urlsplit
+
+from msgspec import structs
 
 from kjbod.security.jaas import LoginModule
 from kjbod.security.keys import Login, Tls
@@ -348,4 +349,4 @@ def _scheme(url: str) -> str:
 
 def _with_names(tls: Tls) -> Tls:
     """An endpoint's certificate must have its name, whatever is said of servers of Kafka (``HttpsURLConnection``)."""
-    return dataclasses.replace(tls, checks_name=True)
+    return structs.replace(tls, checks_name=True)

@@ -12,14 +12,13 @@ import binascii
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote_plus
 
 from kjbod.config.keys import LONG_MAX
 from kjbod.errors import KjbodError, LoginUnavailable
 from kjbod.printable import printable
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.oauthbearer.keys import (
     CLIENT_ASSERTION,
     CLIENT_SECRET,

@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
+from msgspec import Struct
 
 from kjbod.printable import printable
-from kjbod.quick_dataclass import dataclass
 from kjbod.security.oauthbearer.exchange import Invalid, Verified
 from kjbod.security.oauthbearer.keys import TOKEN_BYTES_MAX, ValidatorSettings
 from kjbod.security.oauthbearer.tokens import object_of, part_of, scopes_of, subject_of, time_of
@@ -40,8 +40,7 @@ _EC: Final = ("kty", "crv", "x", "y")
 """Members of a public key (RFC 7518, section 6); what else a set has of it is not taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """A public key of a key set (RFC 7517)."""
 
     id: str | None

@@ -5,7 +5,6 @@ reports, the kernel.
 """
 
 import asyncio
-import dataclasses
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from msgspec import structs
 
 from kjbod.config import Config
 from kjbod.config.load import agent_problems, parse_config
@@ -123,7 +123,7 @@ class Quorum(Controller):
             records=b"".join(batch for offset, batch in self.log.items() if offset >= asked.fetch_offset),
         )
         if self.snapshot is not None:
-            partition = dataclasses.replace(partition, snapshot_id=self.snapshot)
+            partition = structs.replace(partition, snapshot_id=self.snapshot)
         return wire.FetchResponse(
             responses=(wire.FetchResponseTopic(topic_id=METADATA_TOPIC_ID, partitions=(partition,)),),
             node_endpoints=(wire.FetchResponseNodeEndpoint(node_id=LEADER_ID, host="leader", port=9093),),

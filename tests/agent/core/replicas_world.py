@@ -6,9 +6,10 @@ late, or the last one before a SIGKILL. :class:`Disk` keeps what was durable the
 wherever the controller says that broker 1 is in sync; what is not allowed to get lost is in :attr:`World.acknowledged`.
 """
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import Change, MetadataImage, Replayer
@@ -455,7 +456,7 @@ class World:
         else:
             self.shelf[path].remove(disk)
         self.shelf[path].append(old)
-        self.slots[path] = replace(disk, well=True)
+        self.slots[path] = dataclasses.replace(disk, well=True)
 
     # ---- the process
 

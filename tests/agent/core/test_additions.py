@@ -1,9 +1,9 @@
 """Adding directories to an agent that runs: disks in memory, a controller that answers when it is told to."""
 
 import asyncio
+import dataclasses
 import errno
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -200,9 +200,12 @@ def test_a_directory_that_is_new_in_log_dirs_is_added_when_the_file_has_it(virtu
         (config_of(["/d1", "/d2"], metadata="/d2"), "set metadata.log.dir=/d1"),
         (config_of(["/d1", "/d2"], metadata="/m"), "set metadata.log.dir=/d1"),
         (config_of(["/d1", "/d2"], node_id=2), "node.id is 2, the agent runs with 1: set it back"),
-        (replace(config_of(["/d1", "/d2"]), process_roles=frozenset({"controller"})), "process.roles is controller"),
         (
-            replace(config_of(["/d1", "/d2"]), process_roles=frozenset()),
+            dataclasses.replace(config_of(["/d1", "/d2"]), process_roles=frozenset({"controller"})),
+            "process.roles is controller",
+        ),
+        (
+            dataclasses.replace(config_of(["/d1", "/d2"]), process_roles=frozenset()),
             "process.roles is , the agent runs with broker",
         ),
         (None, "listeners: what the next start refuses"),
@@ -370,7 +373,7 @@ def test_what_is_no_case_for_it_is_refused_in_one_line_and_nothing_changes(
 def test_a_directory_that_a_kafka_broker_has_used_is_added_by_an_agent_that_may_take_over(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         disks = Disks(clock, PATHS)
-        disks.config = replace(disks.config, kjbod_agent_take_over=True)
+        disks.config = dataclasses.replace(disks.config, kjbod_agent_take_over=True)
         agent = await Agent(disks).start()
         agent.fail("/d2")
         used_by_kafka(agent)

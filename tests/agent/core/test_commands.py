@@ -1,12 +1,13 @@
 """What the agent answers on its control socket: paths and lines for a person, from memory, in pieces."""
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec import structs
+from msgspec.structs import replace
 
 from kjbod.errors import StorageError
 from kjbod.ids import Uuid
@@ -301,7 +302,7 @@ async def test_status_tells_what_the_processes_use_and_nothing_where_it_cannot_b
 
 
 async def test_status_says_for_machines_too_that_no_controller_answers(world: World) -> None:
-    world.broker.life = dataclasses.replace(
+    world.broker.life = structs.replace(
         world.broker.life,
         state=lifecycle.BrokerState.RUNNING,
         fenced=False,

@@ -1,9 +1,9 @@
 """The condition of the agent in one line: what is OK, DEGRADED, CRITICAL, and in which words."""
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.ids import Uuid
 from kjbod_agent.condition import START_MS, UNFOLLOWED_MS, DirectoryStates, Unfollowed, condition, contact, fenced
@@ -28,7 +28,7 @@ def at(now_ms: int, words: tuple[str, ...] = ("online",) * 12, *, ago: bool = Tr
         if key in changes
     }
     metadata = changes.pop("metadata", "online")
-    life = dataclasses.replace(RUNNING, **changes)
+    life = structs.replace(RUNNING, **changes)
     states = DirectoryStates({f"/d{number}": word for number, word in enumerate(words)}, metadata)
     heard = contact(life, now_ms, WALL_MS, 0, "host3:9093")
     return condition(life, heard, states, running_ms=now_ms, ago=ago, **told)
@@ -73,7 +73,7 @@ def test_metadata_that_cannot_be_fetched_are_told_while_the_controller_answers_h
     assert at(110_000, unfollowed=silence, ago=False).line == (
         "DEGRADED: the metadata cannot be fetched (host3:9093 closed the connection)"
     ), "systemctl shows no line that is another one each second"
-    assert at(110_000, unfollowed=dataclasses.replace(silence, for_ms=UNFOLLOWED_MS - 1)).level is Level.OK
+    assert at(110_000, unfollowed=structs.replace(silence, for_ms=UNFOLLOWED_MS - 1)).level is Level.OK
     alone = at(110_000, unfollowed=silence, failures=3, trouble="Connection refused")
     assert "metadata" not in alone.line, "no controller at all is one reason"
 
@@ -123,8 +123,8 @@ def test_a_start_that_does_not_end_is_critical() -> None:
 
 def test_whether_it_is_fenced_is_known_as_long_as_the_session_lasts() -> None:
     session_ms = RUNNING.timing.session_timeout_ms
-    gone = dataclasses.replace(RUNNING, failures=1)
+    gone = structs.replace(RUNNING, failures=1)
     assert fenced(gone, session_ms) is False
     assert fenced(gone, session_ms + 1) is None
     assert fenced(RUNNING, session_ms + 1) is False, "nothing has failed: this process had no turn"
-    assert fenced(dataclasses.replace(gone, fenced=True), session_ms + 1) is True
+    assert fenced(structs.replace(gone, fenced=True), session_ms + 1) is True

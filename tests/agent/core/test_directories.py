@@ -4,10 +4,10 @@ import errno
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.errors import EXIT_CONFIG, ConfigError, StorageError
 from kjbod.ids import Uuid

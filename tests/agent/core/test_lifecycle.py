@@ -1,12 +1,12 @@
 """The broker's life towards its controller, as scripts of events and effects. Ids are those of kafka-jbod 9.4."""
 
-import dataclasses
 import itertools
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kjbod.ids import Uuid
 from kjbod.wire.error_codes import ErrorCode
@@ -56,7 +56,7 @@ E = TypeVar("E")
 
 
 def identity(**changes: Any) -> Identity:
-    return dataclasses.replace(
+    return structs.replace(
         Identity(
             broker_id=1,
             cluster_id="cluster",

@@ -1,8 +1,7 @@
 """What a scrape shows of the agent."""
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from kjbod.fleet.schema import latency_bucket
 from kjbod.metrics.listener import render
@@ -50,7 +49,7 @@ def test_queued_assignments_have_the_names_of_the_kip_and_of_kafka() -> None:
 
 def test_metadata_that_are_not_followed_have_an_age() -> None:
     assert scrape(SNAPSHOT)["kjbod_metadata_fetch_failing_seconds"] == 0
-    assert scrape(dataclasses.replace(SNAPSHOT, unfollowed_ms=45_500))["kjbod_metadata_fetch_failing_seconds"] == 45.5
+    assert scrape(structs.replace(SNAPSHOT, unfollowed_ms=45_500))["kjbod_metadata_fetch_failing_seconds"] == 45.5
 
 
 def test_offline_directories_are_counted_and_named_as_dashboards_look_for_them() -> None:
@@ -74,7 +73,7 @@ def test_each_directory_has_a_series_for_each_state_and_one_of_them_is_1() -> No
 
 
 def test_a_directory_that_could_not_be_read_is_offline_and_not_failed() -> None:
-    missing = dataclasses.replace(
+    missing = structs.replace(
         SNAPSHOT, offline={"/d3": True}, health={"/d3": UNREADABLE}, disks={"/d3": Disk(directory_id="remembered")}
     )
     found = scrape(missing)
@@ -90,7 +89,7 @@ def test_a_directory_that_could_not_be_read_is_offline_and_not_failed() -> None:
 def test_what_a_disk_tells_of_its_own_health_has_a_series_for_each_directory() -> None:
     smart = Smart(at_ms=5500, passed=False, temp_c=41, realloc=0, power_on_hours=9)
     disks = {"/d1": Disk(smart=smart), "/d2": Disk()}
-    told = {k: v for k, v in scrape(dataclasses.replace(SNAPSHOT, disks=disks)).items() if "_smart_" in k}
+    told = {k: v for k, v in scrape(structs.replace(SNAPSHOT, disks=disks)).items() if "_smart_" in k}
     names = {"passed": 0, "temperature_celsius": 41, "reallocated_sectors": 0, "power_on_hours": 9}
     expected = {**names, "read_timestamp_seconds": 5.5}
     assert told == {f'kjbod_disk_smart_{name}{{logDirectory="/d1"}}': value for name, value in expected.items()}
@@ -115,7 +114,7 @@ def test_a_disk_has_its_name_its_size_and_counters() -> None:
         write_bytes=8,
         busy_ms=1500,
     )
-    found = scrape(dataclasses.replace(SNAPSHOT, disks={"/d1": disk}))
+    found = scrape(structs.replace(SNAPSHOT, disks={"/d1": disk}))
     here = '{logDirectory="/d1"}'
     info = 'device="sdb",directory_id="abc",file_system="xfs",logDirectory="/d1",model="ST4000",serial="Z1"'
     assert found[f"kjbod_log_directory_info{{{info}}}"] == 1
@@ -151,8 +150,8 @@ def test_what_is_done_with_replicas_can_be_watched_without_a_series_for_each() -
         copied_bytes=250,
         bytes_per_second=50.0,
     )
-    queued = dataclasses.replace(move, partition=4, state="queued", copied_bytes=0, bytes_per_second=0.0)
-    work = dataclasses.replace(
+    queued = structs.replace(move, partition=4, state="queued", copied_bytes=0, bytes_per_second=0.0)
+    work = structs.replace(
         SNAPSHOT, stuck_assignments=2, loading={"/d1": 0, "/d2": 900}, creating=5, moves=(move, queued), strays=7
     )
     found = scrape(work)
@@ -165,14 +164,14 @@ def test_what_is_done_with_replicas_can_be_watched_without_a_series_for_each() -
     assert found["kjbod_move_bytes"] == 2000
     assert found["kjbod_move_copied_bytes"] == 250
     assert found["kjbod_move_bytes_per_second"] == 50
-    many = [dataclasses.replace(move, partition=number) for number in range(500)]
-    assert scrape(dataclasses.replace(work, moves=many)).keys() == found.keys()
+    many = [structs.replace(move, partition=number) for number in range(500)]
+    assert scrape(structs.replace(work, moves=many)).keys() == found.keys()
 
 
 def test_the_series_of_a_directory_go_with_it() -> None:
     disks = {"/d1": Disk(probes=1), "/d2": Disk(probes=1)}
-    before = scrape(dataclasses.replace(SNAPSHOT, disks=disks))
-    gone = dataclasses.replace(
+    before = scrape(structs.replace(SNAPSHOT, disks=disks))
+    gone = structs.replace(
         SNAPSHOT,
         offline={"/d1": False},
         health={"/d1": "online"},

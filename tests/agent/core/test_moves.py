@@ -1,9 +1,9 @@
 """KIP-858's promotion machine as a table, and the answers to AlterReplicaLogDirs."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.ids import Uuid
 from kjbod.wire.error_codes import ErrorCode

@@ -7,11 +7,11 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from kjbod.clock import SystemClock

@@ -1,12 +1,12 @@
 """Names that are taken by something that cannot be used as a replica: nothing is made in its place, anywhere."""
 
 import asyncio
-import dataclasses
 import errno
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
@@ -406,7 +406,7 @@ def test_a_look_that_the_disk_does_not_answer_says_nothing(virtual: Run) -> None
 
 
 def isr(directory: Uuid, *brokers: int) -> PartitionRecord:
-    return dataclasses.replace(partition(FOO, 0, (1, 2), directory, D1), isr=brokers)
+    return structs.replace(partition(FOO, 0, (1, 2), directory, D1), isr=brokers)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import errno
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from kjbod_host.health import verdict
 from kjbod_host.health.block import BlockCounters, BlockDevice

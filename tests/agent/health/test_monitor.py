@@ -1,7 +1,6 @@
 """The monitor on disks in memory, in virtual time."""
 
 import asyncio
-import dataclasses
 import errno
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -9,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kjbod.ids import random_directory_id
 from kjbod_host.health.block import BlockCounters, BlockDevice
@@ -941,10 +941,10 @@ def test_a_directory_on_the_file_system_below_a_mount_point_is_not_taken_for_the
         async with Host(clock) as host:
             loaded = await host.storage.directory("/disk2").load(timeout_ms=1000)
             assert host.monitor.not_mounted("/disk2", loaded, None) is None
-            below = dataclasses.replace(loaded, identity=dataclasses.replace(loaded.identity, mount_id=1000))
+            below = structs.replace(loaded, identity=structs.replace(loaded.identity, mount_id=1000))
             said = host.monitor.not_mounted("/disk2", below, None)
             assert said == "lies on the file system of / now: mount its disk on /disk2 first"
-            other = dataclasses.replace(loaded, identity=dataclasses.replace(loaded.identity, mount_id=3))
+            other = structs.replace(loaded, identity=structs.replace(loaded.identity, mount_id=3))
             assert host.monitor.not_mounted("/disk2", other, None) is None
             assert host.monitor.not_mounted("/new", below, None) is None
             assert host.monitor.not_mounted("/new", below, "/new") == said.replace("/disk2", "/new"), (

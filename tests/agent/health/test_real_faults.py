@@ -11,10 +11,11 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.clock import SystemClock
 from kjbod.faults import syscalls

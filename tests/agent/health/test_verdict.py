@@ -2,11 +2,11 @@
 
 import errno
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kjbod.observed import SUSPENDED
 from kjbod_host.health.block import BlockCounters

@@ -4,9 +4,10 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from kjbod_host.health.block import BlockDevice
 from kjbod_host.health.monitor import DirectoryStatus

@@ -1,9 +1,9 @@
 """Health data of several disks together, and as columns of the health report."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kjbod.fleet.schema import Sample
 from kjbod.fleet.schema import columns as schema_columns

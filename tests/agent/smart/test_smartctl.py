@@ -167,7 +167,7 @@ READ: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", READ)
 def test_what_a_disk_says_of_itself_is_read(name: str) -> None:
     found = read(name)
-    known = {field: getattr(found, field) for field in Smart.__dataclass_fields__ if field != "raw"}
+    known = {field: getattr(found, field) for field in Smart.__struct_fields__ if field != "raw"}
     assert {field: value for field, value in known.items() if value is not None} == READ[name]
 
 

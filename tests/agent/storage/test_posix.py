@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import itertools
 import json
@@ -16,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kjbod.clock import SystemClock
 from kjbod.faults.disks import FaultMode, RealDisk
@@ -148,7 +148,7 @@ async def test_a_stopped_worker_is_not_taken_for_a_stuck_disk(tmp_path: Path) ->
 async def test_a_killed_zygote_or_keeper_is_replaced_and_the_lock_taken_again(tmp_path: Path, which: int) -> None:
     said: list[str] = []
     async with watched(tmp_path) as (storage, agent), watched_other(tmp_path) as other:
-        storage.options = dataclasses.replace(storage.options, log=lambda event, _fields: said.append(event))
+        storage.options = structs.replace(storage.options, log=lambda event, _fields: said.append(event))
         await until(lambda: len(storage.process_ids()) == 3, "all processes")
         killed = storage.process_ids()[which]
         os.kill(killed, signal.SIGKILL)

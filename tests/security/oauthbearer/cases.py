@@ -5,7 +5,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from scripts.rig.identity_provider import AUDIENCE, claims, signed, signing_key
 
 NOW_S = 1_800_000_000
@@ -17,8 +18,7 @@ OTHER = signing_key("ec")
 """Has the name of a key that is known, and is another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """A token.
 
     Attributes:

@@ -1,12 +1,12 @@
 """The keys of a listener, from a real endpoint or a file: read at the start, again in time and for a key that is not
 there, without letting strangers have the endpoint flooded; nobody is let in without any."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from kjbod.clock import SystemClock
@@ -36,7 +36,7 @@ def provider() -> Iterator[IdentityProvider]:
 def validator(provider: IdentityProvider, clock: Later | None = None, **changes: Any) -> Validator:
     endpoint = Endpoint("s: url", provider.keys_url, backoff_ms=1, backoff_max_ms=changes.pop("backoff_max_ms", 3))
     settings = ValidatorSettings(endpoint, audiences=(AUDIENCE,), issuer=ISSUER)
-    return Validator(dataclasses.replace(settings, **changes), clock)
+    return Validator(structs.replace(settings, **changes), clock)
 
 
 async def verdict(listener: Validator, token: str) -> str:

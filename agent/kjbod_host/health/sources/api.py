@@ -8,13 +8,13 @@ time and nothing else. At the start each says for every directory whether it is 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host.health.block import BlockDevice
 from kjbod_host.health.mounts import Mount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """A log directory as far as the kernel knows it.
 
     Attributes:
@@ -28,8 +28,7 @@ class Subject:
     device: BlockDevice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelEvent:
+class KernelEvent(Struct, frozen=True, kw_only=True):
     """Something that the kernel said.
 
     Attributes:

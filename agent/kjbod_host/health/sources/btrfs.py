@@ -10,12 +10,11 @@ gets EIO, and a probe of other files passes all the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 
 import structlog
+from msgspec import Struct, field
 
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.health.sources.api import KernelEvent, Subject
 from kjbod_host.health.sources.descriptor_watch import read_text, reason_of
 from kjbod_host.health.sysfs import SYS
@@ -32,8 +31,7 @@ _MEANING = {
 _DAMAGE = frozenset({"corruption_errs", "generation_errs"})
 
 
-@dataclass(slots=True)
-class _FileSystem:
+class _FileSystem(Struct):
     """A btrfs file system under watch: its counts by device number (btrfs' own) and name."""
 
     directory: Path

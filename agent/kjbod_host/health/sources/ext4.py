@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
-from kjbod.quick_dataclass import dataclass
 from kjbod_host.health.sources.api import KernelEvent, Subject
 from kjbod_host.health.sources.descriptor_watch import Watch, read_text, reason_of
 from kjbod_host.health.sysfs import SYS
@@ -34,8 +34,7 @@ _ERROR_CODES = (
 _UNMOUNTED = -1
 
 
-@dataclass(slots=True)
-class _FileSystem:
+class _FileSystem(Struct):
     """An ext4 file system under watch."""
 
     directory: Path

@@ -22,7 +22,8 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host import helpers
 from kjbod_host.health.mounts import Mount
 from kjbod_host.health.sources import fanotify_mark
@@ -45,8 +46,7 @@ _METADATA = struct.Struct("=IBBHQii")  # length, version, reserved, length of th
 _INFO = struct.Struct("=BBH")  # type, pad, length
 
 
-@dataclass(frozen=True, slots=True)
-class FsError:
+class FsError(Struct, frozen=True):
     """A record of the fanotify group.
 
     Attributes:
@@ -93,8 +93,7 @@ def _parse_infos(data: bytes) -> FsError:
     return FsError(fsid, error, count, inode)
 
 
-@dataclass(slots=True)
-class _FileSystem:
+class _FileSystem(Struct):
     """An ext4 file system: one mark for all log directories on it."""
 
     mount: Mount

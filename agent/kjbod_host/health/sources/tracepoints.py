@@ -32,7 +32,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host.health.mountinfo import MOUNTINFO, read_mounts
 from kjbod_host.health.sources.api import KernelEvent, Subject
 from kjbod_host.health.sources.descriptor_watch import Watch, errno_text, reason_of
@@ -53,8 +54,7 @@ _LINE_BYTES_MAX = 4096
 _NAMES_MAX = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Tracepoint:
+class _Tracepoint(Struct, frozen=True):
     """A tracepoint: its directory below ``events``, its field with the device, which of its events are errors."""
 
     path: str
@@ -79,8 +79,7 @@ _TRACEPOINTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TraceError:
+class TraceError(Struct, frozen=True):
     """The content of one line.
 
     Attributes:

@@ -13,7 +13,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from kjbod.quick_dataclass import dataclass
+from msgspec import Struct
+
 from kjbod_host.health.sources.api import KernelEvent, Subject
 from kjbod_host.health.sources.descriptor_watch import Watch, reason_of
 from kjbod_host.health.sources.device_stack import DeviceMap
@@ -31,8 +32,7 @@ _TOLD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Uevent:
+class Uevent(Struct, frozen=True):
     """A kernel's message about a block device.
 
     Attributes:
