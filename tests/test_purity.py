@@ -8,6 +8,7 @@ Imports for the type checker alone do not count.
 import ast
 import fnmatch
 import functools
+import graphlib
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,6 +193,12 @@ def effects_of(tree: ast.Module) -> Iterator[str]:
                 value
             ).rpartition(".")[2] in ("log", "_log", "logger", "_logger"):
                 yield f"{ast.unparse(value)}.{name}()"
+
+
+def test_no_modules_import_each_other_not_even_for_their_types() -> None:
+    found = grimp.build_graph(*SOURCES, cache_dir=None)
+    imports_of = {module: found.find_modules_directly_imported_by(module) for module in found.modules}
+    graphlib.TopologicalSorter(imports_of).prepare()  # raises CycleError, which names them
 
 
 def test_a_module_that_is_not_a_shell_touches_nothing() -> None:

@@ -12,7 +12,7 @@ from kjbod.clock import Clock
 from kjbod.errors import KjbodError
 from kjbod.runtime.control_socket import ControlClient
 from kjbod_guard import gate
-from kjbod_guard.helper_kernel import MASK_SOURCE
+from kjbod_guard.helper_directory import MASK_SOURCE
 from kjbod_host.health.mountinfo import read_mounts
 
 OPERATION: Final = "guard-gate"

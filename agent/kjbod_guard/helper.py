@@ -40,8 +40,8 @@ if __name__ == "__main__":  # the source root goes last, so that nothing in it c
 
 from kjbod_guard import helper_kernel as kernel
 from kjbod_guard.helper_broker import Broker, require_holder, threads
+from kjbod_guard.helper_directory import Directory
 from kjbod_guard.helper_freezing import LET_GO, freeze, freeze_again, restrict, taken, why_not_cut
-from kjbod_guard.helper_kernel import Directory
 from kjbod_guard.helper_netlink import Refused
 from kjbod_guard.helper_requests import REQUEST_BYTES_MAX, Requests, Task
 from kjbod_guard.helper_resets import Resets

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from kjbod_guard.helper_kernel import Directory
+    from kjbod_guard.helper_directory import Directory
 
 BY_INODE = frozenset({"btrfs", "overlay"})
 """File systems whose device numbers in the table of locks are others than those of their files."""

@@ -21,10 +21,9 @@ import sys
 import time
 
 from kjbod_guard.helper_broker import BY_INODE, Broker, is_below, lock_holders
+from kjbod_guard.helper_directory import MASK_SOURCE, Directory
 from kjbod_guard.helper_kernel import (
-    MASK_SOURCE,
     SYSTEM_DIRECTORIES,
-    Directory,
     device_of,
     keep_only,
     libc,

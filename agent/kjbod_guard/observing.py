@@ -50,7 +50,7 @@ from kjbod.metadata.records import (
 )
 from kjbod_guard import suspects
 from kjbod_guard.ladder import KafkaView
-from kjbod_guard.suspects import Suspects
+from kjbod_guard.suspects import Neighbour, Suspects
 
 NO_OFFSET: Final = -1
 ALWAYS: Final = -(1 << 62)
@@ -101,31 +101,6 @@ class Placed(Struct, frozen=True):
         """Return the directory of another broker's replica; None where that is not known."""
         found = dict(zip(self.replicas, self.directories, strict=False))
         return found.get(broker_id)
-
-
-class Neighbour(Struct, frozen=True):
-    """Another broker.
-
-    Attributes:
-        epoch: of its registration.
-        active: whether it is unfenced and not in controlled shutdown: it may lead.
-        log_dirs: its online directories.
-        fenced_ms: monotonic time when it was seen to be fenced; None: not while this guard followed.
-        lost_ms: the same for a directory that it lost, or for a partition that its guard evicted.
-        cordoned_dirs: the directories that it takes nothing new into (KIP-1066).
-    """
-
-    epoch: int
-    active: bool
-    log_dirs: frozenset[Uuid]
-    fenced_ms: int | None = None
-    lost_ms: int | None = None
-    cordoned_dirs: frozenset[Uuid] = frozenset()
-
-    @property
-    def cordoned(self) -> bool:
-        """Whether all its directories are cordoned (``BrokerRegistration.hasUncordonedDirs``)."""
-        return bool(self.log_dirs) and self.log_dirs <= self.cordoned_dirs
 
 
 class Held(Struct, frozen=True):

@@ -21,14 +21,11 @@ offline. The record counts only for the registration of the broker that it names
 
 import json
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
 from kjbod.ids import Uuid
-
-if TYPE_CHECKING:
-    from kjbod_guard.observing import Neighbour
 
 CONFIG: Final = "kjbod.guard.suspect.log.dirs"
 VALID_MS: Final = 20_000
@@ -42,6 +39,31 @@ TRUSTED_MS: Final = 5_000
 hosts at once mostly ends on all of them within seconds."""
 DIRECTORIES_MAX: Final = 1_000
 """Directories of one record that are read; a broker has far fewer."""
+
+
+class Neighbour(Struct, frozen=True):
+    """Another broker.
+
+    Attributes:
+        epoch: of its registration.
+        active: whether it is unfenced and not in controlled shutdown: it may lead.
+        log_dirs: its online directories.
+        fenced_ms: monotonic time when it was seen to be fenced; None: not while this guard followed.
+        lost_ms: the same for a directory that it lost, or for a partition that its guard evicted.
+        cordoned_dirs: the directories that it takes nothing new into (KIP-1066).
+    """
+
+    epoch: int
+    active: bool
+    log_dirs: frozenset[Uuid]
+    fenced_ms: int | None = None
+    lost_ms: int | None = None
+    cordoned_dirs: frozenset[Uuid] = frozenset()
+
+    @property
+    def cordoned(self) -> bool:
+        """Whether all its directories are cordoned (``BrokerRegistration.hasUncordonedDirs``)."""
+        return bool(self.log_dirs) and self.log_dirs <= self.cordoned_dirs
 
 
 class Suspects(Struct, frozen=True):
@@ -87,7 +109,7 @@ def decode(value: str, offset: int, seen_ms: int) -> Suspects:
         return Suspects(None, frozenset(), "", offset, seen_ms, value)
 
 
-def answered(trusted: tuple[int, int] | None, neighbours: Mapping[int, "Neighbour"], now_ms: int) -> int | None:
+def answered(trusted: tuple[int, int] | None, neighbours: Mapping[int, Neighbour], now_ms: int) -> int | None:
     """Return another broker whose disk answered again a moment ago; None: none did. A record that was removed because
     the directory is lost does not say that.
 
@@ -103,7 +125,7 @@ def answered(trusted: tuple[int, int] | None, neighbours: Mapping[int, "Neighbou
     return None if lost_ms is not None and now_ms - lost_ms < LOST_MS else trusted[0]
 
 
-def current(suspects: Mapping[int, Suspects], neighbours: Mapping[int, "Neighbour"]) -> dict[int, Suspects]:
+def current(suspects: Mapping[int, Suspects], neighbours: Mapping[int, Neighbour]) -> dict[int, Suspects]:
     """Return the records of other brokers that are of their present registration."""
     return {
         broker_id: one
@@ -114,7 +136,7 @@ def current(suspects: Mapping[int, Suspects], neighbours: Mapping[int, "Neighbou
 
 def ahead(
     suspects: Mapping[int, Suspects],
-    neighbours: Mapping[int, "Neighbour"],
+    neighbours: Mapping[int, Neighbour],
     offset: int | None,
     now_ms: int,
     *,

@@ -25,7 +25,7 @@ from kjbod.ids import Uuid
 from kjbod_guard import surroundings
 from kjbod_guard.binding import FORMAT, Heads, Owned, heads
 from kjbod_guard.entry import Entry
-from kjbod_guard.helper_kernel import MASK_SOURCE
+from kjbod_guard.helper_directory import MASK_SOURCE
 from kjbod_guard.recall import REPLACED, helpless, moment
 from kjbod_guard.recalling import NoRecollection, Recollection, Unread, pause
 from kjbod_host.health.mountinfo import read_mounts

@@ -20,7 +20,8 @@ from kjbod.clock import Clock, SystemClock, system_random
 from kjbod.errors import KjbodError
 from kjbod.security.aside import Aside, T, in_thread, on_this_loop
 from kjbod.security.certificates import Certificate, Certificates
-from kjbod.security.keys import PLAIN_TEXT, ChannelSettings, Tls
+from kjbod.security.keys import PLAIN_TEXT, ChannelSettings
+from kjbod.security.tls_keys import Tls
 
 if TYPE_CHECKING:
     import random

@@ -12,8 +12,8 @@ import ssl
 from datetime import UTC, datetime
 
 from kjbod.errors import ConfigError
-from kjbod.security.keys import NO_CLIENT, REQUIRED, WANTED, Tls
 from kjbod.security.stores import read_authorities, read_identity
+from kjbod.security.tls_keys import NO_CLIENT, REQUIRED, WANTED, Tls
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFICATIONS = {NO_CLIENT: ssl.CERT_NONE, WANTED: ssl.CERT_OPTIONAL, REQUIRED: ssl.CERT_REQUIRED}

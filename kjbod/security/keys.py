@@ -1,4 +1,4 @@
-"""Values of Kafka's ``ssl.*`` and ``sasl.*`` keys, read and checked (``SslConfigs``, ``SaslConfigs`` of 4.3.1)."""
+"""Values of Kafka's ``sasl.*`` keys and of those of a listener, read and checked (``SaslConfigs`` of 4.3.1)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,62 +11,12 @@ from kjbod.config.endpoints import SASL_PLAINTEXT as SASL_PLAINTEXT
 from kjbod.config.endpoints import SASL_SSL as SASL_SSL
 from kjbod.config.endpoints import SECURITY_PROTOCOLS as SECURITY_PROTOCOLS
 from kjbod.config.endpoints import SSL as SSL
+from kjbod.security.tls_keys import Tls
 
 if TYPE_CHECKING:
     from kjbod.security.kerberos_names import KerberosRule
     from kjbod.security.oauthbearer.keys import TokenSettings, ValidatorSettings
     from kjbod.security.principals import Rule
-
-PEM, PKCS12, JKS = STORE_TYPES = ("PEM", "PKCS12", "JKS")
-NO_CLIENT, WANTED, REQUIRED = CLIENT_AUTH = ("none", "requested", "required")
-"""``ssl.client.auth``."""
-DEFAULT_TLS_PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Store:
-    """A keystore or a truststore.
-
-    Attributes:
-        key: the key of the file that names it, for messages: ``listener.name.controller.ssl.keystore.location``.
-        kind: of :data:`STORE_TYPES`.
-        path: its file, absolute; None where the file of properties has the PEM text itself.
-        password: of the store; None: it has none.
-        pem: that text: certificates of a truststore, or the certificate chain of a keystore.
-        key_pem: the private key that belongs to ``pem``, of a keystore.
-        key_password: of the private key; None: it has none, or the store's.
-    """
-
-    key: str
-    kind: str = JKS
-    path: str | None = None
-    password: str | None = dataclasses.field(default=None, repr=False)
-    pem: str | None = dataclasses.field(default=None, repr=False)
-    key_pem: str | None = dataclasses.field(default=None, repr=False)
-    key_password: str | None = dataclasses.field(default=None, repr=False)
-
-
-class Tls(Struct, frozen=True):
-    """Settings of TLS.
-
-    Attributes:
-        source: the file that they are from, for messages.
-        keystore: who we are; None: nobody.
-        truststore: who is believed; None: whom the system believes.
-        checks_name: whether a server must have the host name that was asked for
-            (``ssl.endpoint.identification.algorithm=https``).
-        protocols: ``ssl.enabled.protocols``.
-        cipher_suites: ``ssl.cipher.suites``, by their names in RFCs, as Java has them; empty: the library's.
-        client_auth: ``ssl.client.auth``, of a server.
-    """
-
-    source: str
-    keystore: Store | None = None
-    truststore: Store | None = None
-    checks_name: bool = True
-    protocols: tuple[str, ...] = DEFAULT_TLS_PROTOCOLS
-    cipher_suites: tuple[str, ...] = ()
-    client_auth: str = NO_CLIENT
 
 
 class Kerberos(Struct, frozen=True):

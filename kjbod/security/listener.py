@@ -18,9 +18,10 @@ from kjbod.security.channel import Security
 from kjbod.security.credentials import Credentials, NoCredentials
 from kjbod.security.kerberos_names import short_name
 from kjbod.security.kerberos_settings import GSSAPI
-from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Tls
+from kjbod.security.keys import ChannelSettings, ListenerSettings
 from kjbod.security.principals import principal_name, rfc2253
 from kjbod.security.sasl_server import ScramCredential, ServerMechanism, TokenCredential, plain, scram
+from kjbod.security.tls_keys import REQUIRED, Tls
 from kjbod.wire.server_login import ServerLogin
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from kjbod.errors import ConfigError
 from kjbod.file_kinds import kind_by_content
 from kjbod.security import settings
 from kjbod.security.jaas import TEXT_CHARS_MAX, LoginModule, parse_sections
-from kjbod.security.keys import ChannelSettings, Kerberos, ListenerSettings, Tls
+from kjbod.security.keys import ChannelSettings, Kerberos, ListenerSettings
+from kjbod.security.tls_keys import Tls
 
 if TYPE_CHECKING:
     from kjbod.security.oauthbearer.keys import TokenSettings, ValidatorSettings

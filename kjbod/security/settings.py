@@ -27,28 +27,21 @@ from kjbod.security.kerberos_names import KerberosRule
 from kjbod.security.kerberos_names import parse_rules as parse_kerberos_rules
 from kjbod.security.kerberos_settings import GSSAPI, KRB5, MODULE, kerberos_of
 from kjbod.security.keys import (
-    CLIENT_AUTH,
-    DEFAULT_TLS_PROTOCOLS,
-    JKS,
-    NO_CLIENT,
-    PEM,
     PLAIN_TEXT,
     PLAINTEXT,
     SASL_PLAINTEXT,
     SASL_SSL,
     SECURITY_PROTOCOLS,
     SSL,
-    STORE_TYPES,
     ChannelSettings,
     Kerberos,
     ListenerSettings,
     Login,
-    Store,
-    Tls,
 )
 from kjbod.security.principals import DEFAULT as DEFAULT_RULE
 from kjbod.security.principals import Rule, parse_rules
 from kjbod.security.sasl_server import plain_users
+from kjbod.security.tls_keys import CLIENT_AUTH, DEFAULT_TLS_PROTOCOLS, JKS, NO_CLIENT, PEM, STORE_TYPES, Store, Tls
 
 if TYPE_CHECKING:
     from kjbod.security.oauthbearer.keys import ValidatorSettings

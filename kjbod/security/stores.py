@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE, KjbodError
 from kjbod.files import read_file
-from kjbod.security.keys import PEM, Store
+from kjbod.security.tls_keys import PEM, Store
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates

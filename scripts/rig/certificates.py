@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
-from kjbod.security.keys import PEM, PKCS12, Store
+from kjbod.security.tls_keys import PEM, PKCS12, Store
 
 NOT_AFTER = datetime(2049, 6, 1, tzinfo=UTC)
 

@@ -19,8 +19,8 @@ from kjbod_guard.budget import (
     why_not_evict,
     why_not_fence,
 )
-from kjbod_guard.observing import Neighbour, Placed
-from kjbod_guard.suspects import AHEAD_MS, LOST_MS, Suspects, current
+from kjbod_guard.observing import Placed
+from kjbod_guard.suspects import AHEAD_MS, LOST_MS, Neighbour, Suspects, current
 from tests.guard.test_copies import (
     ALL,
     D1,

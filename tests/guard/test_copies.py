@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from kjbod.ids import LOST, MIGRATING, UNASSIGNED, Uuid
 from kjbod.metadata.image import BrokerRegistration
 from kjbod_guard.copies import Need, copies, named, need
-from kjbod_guard.observing import ALWAYS, Neighbour, Observed, Placed
-from kjbod_guard.suspects import Suspects, decode, encode
+from kjbod_guard.observing import ALWAYS, Observed, Placed
+from kjbod_guard.suspects import Neighbour, Suspects, decode, encode
 
 NODE, EPOCH = 1, 5
 OTHERS = (2, 3, 4)

@@ -75,6 +75,7 @@ def test_it_starts_without_anything_of_kjbod_but_itself(world: None) -> None:
     assert ours == {
         "kjbod_guard",
         "kjbod_guard.helper_broker",
+        "kjbod_guard.helper_directory",
         "kjbod_guard.helper_freezing",
         "kjbod_guard.helper_kernel",
         "kjbod_guard.helper_netlink",

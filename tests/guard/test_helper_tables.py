@@ -9,8 +9,9 @@ import pytest
 
 from kjbod_guard import helper_broker, helper_kernel
 from kjbod_guard.helper_broker import CALLS, is_below, waits_for
+from kjbod_guard.helper_directory import Directory
 from kjbod_guard.helper_freezing import restrict, why_not_cut
-from kjbod_guard.helper_kernel import Directory, Mount, masks_on_top, require_there, resolve, unescape
+from kjbod_guard.helper_kernel import Mount, masks_on_top, require_there, resolve, unescape
 from kjbod_guard.helper_netlink import Refused, attribute, nested, no_table, table_of
 from kjbod_guard.helper_rights import KEPT_CAPABILITIES, NEEDED, RIGHTS
 from kjbod_host.files import file_worker

@@ -34,8 +34,8 @@ from kjbod.metadata.records import (
 from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.versions import METADATA_VERSION
 from kjbod_guard.ladder import KafkaView
-from kjbod_guard.observing import ALWAYS, Held, Neighbour, Observed, Placed
-from kjbod_guard.suspects import CONFIG, Suspects, encode
+from kjbod_guard.observing import ALWAYS, Held, Observed, Placed
+from kjbod_guard.suspects import CONFIG, Neighbour, Suspects, encode
 
 OURS = 1
 D1, D2, D3 = (Uuid.of(5, number) for number in (1, 2, 3))

@@ -14,9 +14,9 @@ from kjbod.metadata.image import BrokerRegistration
 from kjbod_guard.actions import Done, Outcome
 from kjbod_guard.budget import demoted, demotions, promotions
 from kjbod_guard.effects import Demote, Effect, Promote
-from kjbod_guard.observing import Key, Neighbour, Observed, Placed
+from kjbod_guard.observing import Key, Observed, Placed
 from kjbod_guard.slow_steps import AGAIN_MS, DEMOTES_MAX, PROMOTES_MAX, Facts, Standing, State, advance, came_of
-from kjbod_guard.suspects import decode, encode
+from kjbod_guard.suspects import Neighbour, decode, encode
 from tests.depth import examples
 
 PATH, ID, T = "/mnt/d1", "d1", Uuid.of(7, 1)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from kjbod.errors import StorageError
 from kjbod_guard import watching as watching_module
-from kjbod_guard.helper_kernel import MASK_SOURCE
+from kjbod_guard.helper_directory import MASK_SOURCE
 from kjbod_guard.watching import RETURN_PROBES, Monitor, Watching
 from kjbod_host.health.mounts import Mount
 from kjbod_host.health.state import DirectoryHealth, Health

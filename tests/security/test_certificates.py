@@ -14,7 +14,8 @@ from kjbod.metrics.listener import render
 from kjbod.security import channel
 from kjbod.security.certificates import Certificate, Certificates
 from kjbod.security.channel import NAMED_EVERY_MS, Security
-from kjbod.security.keys import SSL, ChannelSettings, Tls
+from kjbod.security.keys import SSL, ChannelSettings
+from kjbod.security.tls_keys import Tls
 from scripts.rig.certificates import NOT_AFTER, Authority
 from tests.security.ending import Ending
 

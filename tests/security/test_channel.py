@@ -9,7 +9,8 @@ import pytest
 from kjbod.errors import KjbodError
 from kjbod.security.channel import Security
 from kjbod.security.contexts import client_context
-from kjbod.security.keys import SSL, ChannelSettings, Tls
+from kjbod.security.keys import SSL, ChannelSettings
+from kjbod.security.tls_keys import Tls
 from scripts.rig.certificates import Authority
 
 TIMEOUT_MS = 20_000

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from kjbod.errors import ConfigError
 from kjbod.security.contexts import client_context, expiry_of, files_of, openssl_name, server_context
-from kjbod.security.keys import NO_CLIENT, REQUIRED, WANTED, Store, Tls
 from kjbod.security.stores import StoreError
+from kjbod.security.tls_keys import NO_CLIENT, REQUIRED, WANTED, Store, Tls
 from scripts.rig.certificates import NOT_AFTER, Authority, Certified
 
 ECDSA_GCM = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"

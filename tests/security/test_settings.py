@@ -9,9 +9,10 @@ import pytest
 from kjbod.config import load_config
 from kjbod.errors import ConfigError
 from kjbod.security.jaas import parse_sections
-from kjbod.security.keys import JKS, PEM, ChannelSettings, ListenerSettings, Login
+from kjbod.security.keys import ChannelSettings, ListenerSettings, Login
 from kjbod.security.opening import problems as problems_of
 from kjbod.security.settings import of_client, of_listener, of_own_listener
+from kjbod.security.tls_keys import JKS, PEM
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from kjbod.errors import EXIT_CONFIG, EXIT_FAILURE
-from kjbod.security.keys import JKS, PEM, PKCS12, Store
 from kjbod.security.stores import STORE_BYTES_MAX, StoreError, read_authorities, read_identity, why_empty_for_java
+from kjbod.security.tls_keys import JKS, PEM, PKCS12, Store
 from kjbod.wire.disconnections import not_believed
 from scripts.rig.certificates import Authority, Certified
 from scripts.rig.kafka import KafkaKit

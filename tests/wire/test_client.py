@@ -13,7 +13,8 @@ from kjbod.clock import SystemClock
 from kjbod.errors import LocalProtocolError, RemoteProtocolError, UnsupportedVersionError
 from kjbod.ids import Uuid
 from kjbod.security.channel import Security
-from kjbod.security.keys import SSL, ChannelSettings, Tls
+from kjbod.security.keys import SSL, ChannelSettings
+from kjbod.security.tls_keys import Tls
 from kjbod.wire.client import Connection, Disconnected, ForeignPeer, RequestTimedOut
 from kjbod.wire.connection import ClientConnection, Features, ServerConnection, api_versions_response
 from kjbod.wire.error_codes import ErrorCode

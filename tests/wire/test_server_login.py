@@ -17,11 +17,12 @@ from kjbod.errors import ConfigError, RemoteProtocolError
 from kjbod.scram import MECHANISMS, credential
 from kjbod.security.channel import Security
 from kjbod.security.credentials import Token
-from kjbod.security.keys import REQUIRED, ChannelSettings, ListenerSettings, Login, Tls
+from kjbod.security.keys import ChannelSettings, ListenerSettings, Login
 from kjbod.security.listener import ListenerSecurity, nothing
 from kjbod.security.principals import parse_rules
 from kjbod.security.sasl import client_mechanism
 from kjbod.security.sasl_server import Answer, ScramCredential, plain
+from kjbod.security.tls_keys import REQUIRED, Tls
 from kjbod.wire.client import AuthenticationFailed, Connection, Disconnected, ForeignPeer
 from kjbod.wire.connection import api_versions_response
 from kjbod.wire.frames import Request, decode_response, encode_request

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from kjbod.security.keys import Tls
+from kjbod.security.tls_keys import Tls
 
 FILE, CLIENT_SECRET, CLIENT_ASSERTION, JWT_BEARER, UNSECURED = GRANTS = (
     "file",

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from kjbod.security.jaas import LoginModule
-from kjbod.security.keys import Login, Tls
+from kjbod.security.keys import Login
 from kjbod.security.oauthbearer.exchange import AUTH, EXTENSION_NAME, EXTENSION_VALUE, MECHANISM
 from kjbod.security.oauthbearer.keys import (
     CLIENT_ASSERTION,
@@ -34,6 +34,7 @@ from kjbod.security.oauthbearer.keys import (
 )
 from kjbod.security.oauthbearer.tokens import UNSECURED as UNSECURED_LOGIN
 from kjbod.security.oauthbearer.tokens import token_of, unsecured_token
+from kjbod.security.tls_keys import Tls
 
 _PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"
 LOGIN_HANDLER: Final = f"{_PACKAGE}.OAuthBearerLoginCallbackHandler"

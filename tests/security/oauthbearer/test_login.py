@@ -16,7 +16,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from kjbod.errors import KjbodError
-from kjbod.security.keys import Tls
 from kjbod.security.oauthbearer.keys import (
     CLIENT_ASSERTION,
     CLIENT_SECRET,
@@ -29,6 +28,7 @@ from kjbod.security.oauthbearer.keys import (
 )
 from kjbod.security.oauthbearer.login import AGAIN_AFTER_MS, Tokens
 from kjbod.security.oauthbearer.tokens import part_of
+from kjbod.security.tls_keys import Tls
 from scripts.rig.certificates import Authority
 from scripts.rig.identity_provider import CLIENT_ID, IdentityProvider, signing_key
 from scripts.rig.identity_provider import CLIENT_SECRET as SECRET
