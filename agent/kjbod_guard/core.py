@@ -1,7 +1,8 @@
 """The core of a guard: every decision about directories, leadership and broker, and nothing else. Pure.
 
 Seven invariants hold after each step, whatever disks, hosts and controllers do. :mod:`tests.guard.universe` checks them
-with several cores on one controller's log:
+with several cores on one controller's log, and :mod:`.invariants` asks for them once more at the last moment, whatever
+the tables have come to:
 
 1. **Data.** A file-system shutdown, or anything else that drops a page cache, begins only when the committed metadata,
    read after the verdict, show this replica out of the in-sync replicas and ``min.insync.replicas`` other copies that
@@ -24,7 +25,8 @@ with several cores on one controller's log:
 How a verdict comes to its effect: the shell makes a :class:`.situation.Situation` and calls :meth:`GuardCore.look`. The
 core derives the cases (:mod:`.deciding`), asks the tables (:mod:`.ladder`, :mod:`.directory_steps`,
 :mod:`.broker_steps`, :mod:`.slow_steps`, :mod:`.suspecting`), and returns tasks. Before a task that is to be written
-down the shell writes the journal; then it calls :meth:`GuardCore.saved`, which decides once more by what is known then.
+down the shell writes the journal; then it calls :meth:`GuardCore.saved`, which decides once more by what is known then,
+and asks the invariants.
 After the effect it calls :meth:`GuardCore.came_of`. The shell decides nothing.
 """
 
@@ -41,6 +43,7 @@ from kjbod_guard import (
     broker_steps,
     directory_steps,
     effects,
+    invariants,
     redundancy,
     retries,
     slow_steps,
@@ -531,10 +534,12 @@ class GuardCore:
             done = Done(outcome=Outcome.FAILED, reason=f"the replica lists cannot be written down: {trouble}")
             self._count_refused(task.effect, done, now)
             return done
-        passed = self._why_passed(task, now)
-        if passed is None:
+        passed, broken = self._why_passed(task, now), self._why_broken(task, now)
+        if passed is None and broken is None:
             return task.effect
         self._drop(task)
+        if passed is None:
+            return Done(outcome=Outcome.REFUSED, reason=broken or "")
         disk = None if task.path is None else now.disks.get(task.path)
         answers = disk is not None and (disk.is_well or disk.over is not None)
         return Done(outcome=Outcome.REFUSED, reason=f"{'recovered' if answers else 'not due any more'}: {passed}")
@@ -558,6 +563,19 @@ class GuardCore:
                 again = directory_steps.advance(task.before, facts, now.now_ms).effect
             reason = (facts.gate if task.at_gate else facts.decided).reason or facts.not_cut
         return None if again == task.effect else reason or "the reason for it has passed"
+
+    def _why_broken(self, task: Task, now: Situation) -> str | None:
+        """Return which invariant a task would break, in words; None: none."""
+        path = getattr(task.effect, "path", None)
+        known, there = self.known, path is not None and path in now.disks
+        return invariants.why_not(
+            task.effect,
+            now,
+            lost=self._deciding.lost_with(path, known, now) if path is not None and there else None,
+            min_isr=self.site.min_isr,
+            begins=task.part is Part.DIRECTORY and task.before.plan is None,
+            starting=task.at_gate,
+        )
 
     def _drop(self, task: Task) -> None:
         """Leave out an effect; what is to be done instead is seen by the next look."""

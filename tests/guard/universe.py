@@ -42,6 +42,7 @@ from kjbod_guard.action_runner import ActionRunner
 from kjbod_guard.actions import Done, Name, Outcome
 from kjbod_guard.core import GuardCore
 from kjbod_guard.directory_steps import ANSWERED
+from kjbod_guard.invariants import BROKEN
 from kjbod_guard.journal import Journal
 from kjbod_guard.observing import Observed
 from kjbod_guard.situation import Disk, Site, Situation
@@ -954,6 +955,8 @@ class ModelGuard:
     def done(self, name: str, path: str | None, done: Done) -> None:
         if not done.happened:
             self.universe.note(f"guard {self.number}: {name} {path} {done.outcome} {done.reason}")
+        if done.reason.startswith(BROKEN):  # the tables should not have come to it
+            self.universe.violations.append(f"{self.universe.now_ms / 1000:.2f} {name} {path}: {done.reason}")
 
     def stands(self, path: str | None, state: str, reason: str) -> None:
         self.universe.note(f"guard {self.number}: {path or 'broker'} {state} {reason}")
