@@ -50,12 +50,14 @@ def test_a_quorum_state_is_read_or_refused_in_one_line(tmp_path: Path, text: str
 
 @EACH
 @given(
-    entry=with_hostile(directory_id=f'"{ID}"', device='"sda"', serial="null", seen_ms="5"), node=TEXTS | st.just("1")
+    entry=with_hostile(directory_id=f'"{ID}"', device='"sda"', serial="null", seen_ms="5"),
+    node=TEXTS | st.just("1"),
+    part=TEXTS,
 )
-def test_the_memory_of_directories_is_read_or_forgotten(tmp_path: Path, entry: str, node: str) -> None:
+def test_the_memory_of_directories_is_read_or_forgotten(tmp_path: Path, entry: str, node: str, part: str) -> None:
     known = KnownDirectories(tmp_path, 1)
     (tmp_path / KNOWN_DIRECTORIES_NAME).write_text(
-        f'{{"version":2,"node_id":{node},"directories":{{"/d1":{entry}}},"retired":[]}}'
+        f'{{"version":2,"node_id":{node},"directories":{{"/d1":{entry}}},"retired":[],"last_read":{part}}}'
     )
     try:
         memory = known.load()
@@ -64,7 +66,7 @@ def test_the_memory_of_directories_is_read_or_forgotten(tmp_path: Path, entry: s
         assert len(str(error).splitlines()) == 1
         return
     assert isinstance(memory, Memory)
-    known.save(memory)
+    known.path.write_bytes(known.content(memory, known.last_read(known.path.read_bytes())))
     assert known.load() == memory
 
 

@@ -1,10 +1,11 @@
-"""The agent's composition root: makes the parts, joins them, and owns the order of start and end.
+"""The agent's composition root: makes the parts, joins them, and owns the order of start and end. What its process has
+in common with other daemons is :mod:`kjbod_host.daemon`'s.
 
 Start: configuration, state directory, directories (:mod:`kjbod_host.directories.start_up`), then everything that runs
 for as long as the agent: metadata follower, health monitor, placement, mover, timers, samples, metrics, listeners; and
 what reads the replicas (:mod:`.directories.loading`). Directories may be added later (:mod:`.directories.additions`).
-They are tasks of one TaskGroup. When one of them ends with an error the process ends with its reason: half an agent is
-worse than none, because the half that heartbeats keeps partitions on the half that is dead.
+When a task ends with an error the process ends with its reason: half an agent is worse than none, because the half that
+heartbeats keeps partitions on the half that is dead.
 
 On a combined node the controller is a :class:`~.companion.Companion` in this process. All that may refuse the start,
 directories, locks and ports of both, is looked at before it serves or writes; it serves before the agent registers, and
@@ -21,10 +22,9 @@ may hang, and the writer of a companion's log: its sockets are closed before the
 
 import asyncio
 import contextlib
-import faulthandler
 import random
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -40,11 +40,8 @@ from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.metadata.fetching import Committed, Leader, Snapshot
 from kjbod.metadata.follower import MetadataFollower
 from kjbod.runtime import memory, systemd
-from kjbod.runtime.control_socket import ControlServer
-from kjbod.runtime.logging import configure_logging, get_logger
-from kjbod.runtime.loop import run_daemon, share_interpreter
-from kjbod.runtime.room import require_room
-from kjbod.runtime.usage_meter import UsageMeter
+from kjbod.runtime.logging import get_logger
+from kjbod.runtime.loop import run_daemon
 from kjbod.security.certificates import Certificates
 from kjbod.security.channel import NO_SECURITY, Security, look_again
 from kjbod.security.opening import security_of
@@ -72,10 +69,10 @@ from kjbod_agent.replicas.inventory import Inventory
 from kjbod_agent.replicas.placement import Placement
 from kjbod_agent.replicas.stray_memory import Note, StrayMemory
 from kjbod_host.channel import ControllerChannel
+from kjbod_host.daemon import Daemon, begin
 from kjbod_host.directories.start_up import Opened, Remembering, mark_clean, open_directories
 from kjbod_host.directories.start_up_rules import StartUpError
-from kjbod_host.ending import DEATHS, END_TIMEOUT_MS, Ended, Ending, first_of, second_signal
-from kjbod_host.endpoints import keep_control, open_control, open_metrics
+from kjbod_host.ending import END_TIMEOUT_MS, Ended, Ending, second_signal
 from kjbod_host.health.monitor import HealthMonitor
 from kjbod_host.health.settings import health_settings
 from kjbod_host.health.sources.linux import linux_sources
@@ -85,14 +82,13 @@ from kjbod_host.report_writer import Limits, ReportWriter
 from kjbod_host.reporter import Reporter, Sender
 from kjbod_host.smart.asking import SmartAsking
 from kjbod_host.smart.processes import Processes as SmartProcesses
-from kjbod_host.storage.api import HasProcesses, StorageAgent, StorageOptions
+from kjbod_host.storage.api import StorageAgent, StorageOptions, helper_ids, worker_ids
 from kjbod_host.storage.registry import create
 from kjbod_host.storage.worker import LINK
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from kjbod.metrics.listener import MetricsListener
     from kjbod_agent.metrics import Move as MoveMetric
     from kjbod_agent.metrics import Snapshot as Reading
     from kjbod_host.metrics import Disk
@@ -143,7 +139,7 @@ def main(
     Raises:
         KjbodError: the agent could not start; one line says why, nothing was changed.
     """
-    try:
+    with systemd.refusal_told():
         needs = SERVER_NEEDS if problems is server_problems else AGENT_NEEDS
         config = load_config(config_path, problems, *CHECKS, needs=needs)
         if take_over:
@@ -151,20 +147,17 @@ def main(
         listeners = registered_listeners(config)
         security = security_of(config)
         companion = companion_of(config)
-        _require_room(config, companion)
-        configure_logging("agent")
+        directories = len({*config.log_dirs, config.metadata_log_dir})
+        begin(
+            "agent",
+            tasks=START_TASKS + directories + companion.start_tasks,
+            files=START_FILES + FILES_OF_DIRECTORY * directories + companion.start_files,
+        )
         security.load()
         name_keys_without_effect(config, ",".join(config.process_roles), get_logger().info)
-        memory.economize()
-        share_interpreter()
-        # The watchdog ends a loop that hangs with SIGABRT: where it hung is then in the log.
-        faulthandler.enable(file=2)
         # On a busy host this takes seconds, in which an event loop would neither heartbeat nor judge a disk.
         preload({key: (API[key].max_version, API[key].max_version) for key in _SPOKEN} | dict(PRELOADED))
-        return run_daemon(lambda: Daemon(config, listeners, SystemClock(), system_random(), security, companion).run())
-    except KjbodError as error:
-        systemd.notify_stopping(str(error))
-        raise
+        return run_daemon(lambda: Agent(config, listeners, SystemClock(), system_random(), security, companion).run())
 
 
 def registered_listeners(config: Config) -> tuple[BrokerRegistrationRequestListener, ...]:
@@ -193,16 +186,8 @@ CHECKS: Final[tuple[Check, ...]] = (listener_problems, _registration_problems)
 """What is asked of the file of any node that runs an agent."""
 
 
-def _require_room(config: Config, companion: Companion) -> None:
-    directories = len({*config.log_dirs, config.metadata_log_dir})
-    require_room(
-        tasks=START_TASKS + directories + companion.start_tasks,
-        files=START_FILES + FILES_OF_DIRECTORY * directories + companion.start_files,
-    )
-
-
-class Daemon:
-    """A run of the agent."""
+class Agent:
+    """A run of the agent. Implements :class:`~kjbod_host.daemon.Work`."""
 
     def __init__(
         self,
@@ -227,21 +212,20 @@ class Daemon:
         self._broker: Broker | None = None
         self._ending = Ending("agent", clock)
         self._ending.lets_go = companion is not ALONE
-        self._main: asyncio.Task[Any] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._group: asyncio.TaskGroup
+        self._daemon = Daemon(self._ending, clock)
         self._storage: StorageAgent
+        self._opened: Opened
+        self._reporter: Reporter
+        self._incarnation_id: Uuid
         self._additions: Additions | None = None
-        self.remembering: Remembering
+        self.remembering = Remembering(config, self._log)
         self.view: DirectoryViews
         self._listeners_open: Listeners | None = None
-        self._control: ControlServer | None = None
         self._forward_channel: ControllerChannel
         self._metadata: MetadataFollower | None = None
         self._keeping: Keeping | None = None
         self._report_writer: ReportWriter | None = None
         self._askers = SmartProcesses(config.kjbod_smart_socket)
-        self._usage: UsageMeter
 
     async def run(self) -> int:
         """Start, serve, end.
@@ -249,18 +233,23 @@ class Daemon:
         Raises:
             KjbodError: the start was refused.
         """
-        self._main = asyncio.current_task()
-        self._ending.start(self._signalled)
-        options = StorageOptions(clock=self._clock, role=self._config.kjbod_role, log=self._note)
-        storage = self._storage = create(self._config.kjbod_storage_agent, options)
-        self.remembering = Remembering(self._config, self._log)
+        options = StorageOptions(clock=self._clock, role=self._config.kjbod_role, log=self._daemon.note)
+        self._storage = create(self._config.kjbod_storage_agent, options)
+        return await self._daemon.run(self, "asked to stop before the directories were loaded")
+
+    async def open(self) -> None:
+        """Open the directories; on a combined node the controller serves then.
+
+        Raises:
+            KjbodError: the start is refused.
+        """
         try:
-            await storage.start()
+            await self._storage.start()
             if self._companion is not ALONE:
                 await require_free_ports(self._config, self._log)
-            opened = await open_directories(
+            self._opened = await open_directories(
                 self._config,
-                storage,
+                self._storage,
                 self._clock,
                 self._rng,
                 self._log,
@@ -268,31 +257,25 @@ class Daemon:
                 open_companion=self._companion.open,
             )
             await self._companion.start()
-            return await self._serve(storage, opened)
-        except asyncio.CancelledError:
-            if not self._ending.signals:
-                raise
-            ended = Ended(0, "asked to stop before the directories were loaded", clean=False)
-            await self._close_companion(ended)
-            self._ending.leave(ended)
-            return ended.exit_code
-        except KjbodError as error:
-            await self._close_companion(Ended(error.exit_code, str(error), clean=False))
+            with contextlib.suppress(OSError, StartUpError):  # it is only a memory
+                content = await self.remembering.read_file(str(self._stray_memory.path))
+                self._stray_notes = self._stray_memory.parse(content)
+            incarnation_id = self._incarnation_id = random_agent_incarnation(self._rng)
+            reports = self._report_writer = self._reports(incarnation_id)
+            await reports.start()
+            self._reporter = self._make_reporter(self._opened, incarnation_id, reports)
+        except (asyncio.CancelledError, KjbodError) as error:
+            if self._companion is not ALONE:
+                await self._close_companion(error)
             raise
-        finally:
-            self._ending.pass_over_signals()
-            self.remembering.close()
-            if self._keeping is not None:
-                self._keeping.close()
-            await storage.close()
 
-    async def _close_companion(self, ended: Ended) -> None:
+    async def _close_companion(self, error: BaseException) -> None:
         """Close it after a start that was not completed. Its disk may keep a thread, and that the process."""
-        if self._companion is not ALONE:
-            self._ending.limit(ended, END_TIMEOUT_MS)
-            await self._storage.close()
-            self.remembering.close()
-            await self._companion.close()
+        if isinstance(error, KjbodError):
+            self._ending.limit(Ended(error.exit_code, str(error), clean=False), END_TIMEOUT_MS)
+        await self._storage.close()
+        self.remembering.close()
+        await self._companion.close()
 
     async def add_directory(self, path: str) -> str:
         """Add a directory of ``log.dirs`` while the agent runs, see :mod:`kjbod_agent.directories.additions`; one
@@ -307,90 +290,61 @@ class Daemon:
 
     # ------------------------------------------------------------------------------------------------------- the parts
 
-    async def _serve(self, storage: StorageAgent, opened: Opened) -> int:
-        """From loaded directories to the exit code."""
-        incarnation_id = random_agent_incarnation(self._rng)
-        with contextlib.suppress(OSError, StartUpError):  # it is only a memory
-            self._stray_notes = self._stray_memory.parse(await self.remembering.read_file(str(self._stray_memory.path)))
-        reports = self._report_writer = self._reports(incarnation_id)
-        await reports.start()
-        reporter = self._reporter(opened, incarnation_id, reports)
+    async def serve(self) -> Ended:
+        """Start all parts, wait for the end, and tell the controller.
+
+        Raises:
+            KjbodError: a port is taken.
+        """
+        opened, reporter = self._opened, self._reporter
         reporter.started(
             {d.path: d.directory_id for d in opened.start_up.log_dirs},
             {u.path: u.reason for u in opened.start_up.unreadable},
         )
-        broker = None
-        try:
-            async with asyncio.TaskGroup() as self._group:
-                broker = self._broker = self._make_broker(opened, incarnation_id, reporter)
-                metrics = await self._start_parts(broker, opened, reporter)
-                broker.start()
-                ended = await asyncio.shield(broker.ended)
-                self._ending.limit(ended)
-                reporter.stopping(ended.reason)
-                await _wait_for_farewell(broker)
-                await broker.mover.close()
-                if self._listeners_open is not None:
-                    await self._listeners_open.close()
-                if metrics is not None:
-                    metrics.close()
-                for task in self._tasks:
-                    task.cancel()
-        except* KjbodError as group:
-            ended = Ended(first_of(group).exit_code, str(first_of(group)), clean=False)
-        except* Exception as group:  # noqa: BLE001  any bug in any part: the whole agent ends, and says so
-            bug = first_of(group)
-            ended = self._ending.after_bug(bug)
-        if broker is not None and broker.halted is not None:
-            ended = broker.halted
-        return await self._finish(ended, broker, storage, opened, reporter, reports)
-
-    async def _finish(
-        self,
-        ended: Ended,
-        broker: Broker | None,
-        storage: StorageAgent,
-        opened: Opened,
-        reporter: Reporter,
-        reports: ReportWriter,
-    ) -> int:
+        broker = self._broker = self._make_broker(opened, self._incarnation_id, reporter)
+        self._daemon.on_signal = self._signalled
+        await self._start_parts(broker, opened, reporter)
+        broker.start()
+        ended = await asyncio.shield(broker.ended)
         self._ending.limit(ended)
-        if not ended.clean:
-            systemd.notify_stopping(ended.reason)
-        try:
-            await self._leave(ended, broker, storage, opened, reporter, reports)
-        except Exception as bug:  # noqa: BLE001  the end has been decided
-            after = self._ending.after_bug(bug)
-            ended = ended if ended.exit_code else after
-        self._ending.leave(ended)
-        return ended.exit_code
-
-    async def _leave(
-        self,
-        ended: Ended,
-        broker: Broker | None,
-        storage: StorageAgent,
-        opened: Opened,
-        reporter: Reporter,
-        reports: ReportWriter,
-    ) -> None:
-        """Leave directories, workers and reports in good order."""
+        reporter.stopping(ended.reason)
+        await _wait_for_farewell(broker)
+        await broker.mover.close()
         if self._listeners_open is not None:
             await self._listeners_open.close()
-        if self._control is not None:
-            self._control.close()
+        return ended
+
+    async def leave(self, ended: Ended) -> Ended:
+        """Leave directories, workers and reports in good order."""
+        broker, opened = self._broker, self._opened
+        if broker is not None and broker.halted is not None:
+            ended = broker.halted
+            self._ending.limit(ended)
+        if not ended.clean:
+            systemd.notify_stopping(ended.reason)
+        if self._listeners_open is not None:
+            await self._listeners_open.close()
         if ended.clean and broker is not None:
             epoch = broker.life.broker_epoch
             epoch = opened.start_up.previous_broker_epoch if epoch == lifecycle.NO_EPOCH else epoch
             clean = set() if broker.clean_shutdown is None else broker.clean_shutdown.clean()
             usable = broker.failures.usable & clean
             await mark_clean(opened, [d for d in opened.agents if d in usable], epoch)
-        await storage.close()
-        reporter.stopped(ended.exit_code, ended.reason)
-        await reports.close(END_REPORTS_TIMEOUT_MS if ended.exit_code == 0 else HALT_REPORTS_TIMEOUT_MS)
+        await self._storage.close()
+        self._reporter.stopped(ended.exit_code, ended.reason)
+        assert self._report_writer is not None
+        await self._report_writer.close(END_REPORTS_TIMEOUT_MS if ended.exit_code == 0 else HALT_REPORTS_TIMEOUT_MS)
         self.remembering.close()
         # Last: a thread of it may be stuck in the kernel, which would keep whatever is open in this process.
         await self._companion.close()
+        return ended
+
+    async def close(self) -> None:
+        """Release state directory and workers."""
+        self.remembering.close()
+        if self._keeping is not None:
+            self._keeping.close()
+        await self._storage.close()
 
     def _make_broker(self, opened: Opened, incarnation_id: Uuid, reporter: Reporter) -> Broker:
         config, start_up = self._config, opened.start_up
@@ -424,7 +378,7 @@ class Daemon:
             assignments_channel=self._channel(),
             reporter=reporter,
             clock=self._clock,
-            spawn=self._spawn,
+            spawn=self._daemon.spawn,
             log=self._log,
             unreadable=tuple(u.path for u in start_up.unreadable if u.path not in opened.late),
             assignment_timeout_ms=config.kjbod_assignment_timeout_ms,
@@ -463,24 +417,21 @@ class Daemon:
             total_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
         )
 
-    async def _start_parts(
-        self, broker: Broker, opened: Opened, reporter: Reporter
-    ) -> "MetricsListener[Picture] | None":
+    async def _start_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> None:
         """:meth:`_run_parts`, until it is done or the broker ends: a listener may wait for its name for a minute."""
-        starting = self._group.create_task(self._run_parts(broker, opened, reporter))
+        starting = self._daemon.task(self._run_parts(broker, opened, reporter))
         waited: set[asyncio.Future[Any]] = {starting, broker.ended}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            return starting.result()
+            starting.result()
         starting.cancel()
-        return None
 
-    async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> "MetricsListener[Picture] | None":
+    async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> None:
         """Start all that runs for as long as the agent."""
-        self._spawn(self._companion.run())
+        self._daemon.spawn(self._companion.run())
         broker.companion = self._companion
         self._certificates.include(self._companion.certificates)
-        self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
+        self._daemon.meter(self._worker_ids, self._helper_ids)
         monitor = self._monitor(broker, opened)
         broker.monitor = monitor
         smart = SmartAsking(self._config.kjbod_smart_interval_ms, self._askers, self._clock, self._log, monitor.status)
@@ -493,7 +444,7 @@ class Daemon:
             lambda d: opened.agents.get(d) if broker.life.ready_to_unfence and d in broker.failures.usable else None,
             lambda: bool(opened.start_up.unreadable),
         )
-        self._spawn(broker.clean_shutdown.run())
+        self._daemon.spawn(broker.clean_shutdown.run())
         now_ms = self._clock.monotonic_ms()
         for directory_id, reason in opened.failed.items():
             broker.directory_failed(directory_id, "error", reason, now_ms)
@@ -502,26 +453,22 @@ class Daemon:
         broker.unfollowed = self._unfollowed
         broker.controller_answered_ms = lambda: None if self._metadata is None else self._metadata.answered_ms
         broker.certificates = self._certificates
-        self._spawn(look_again(self._certificates))
-        self._spawn(self._follow(broker, opened))
-        self._spawn(monitor.run())
-        self._spawn(broker.placement.run())
-        self._spawn(broker.mover.run())
-        self._spawn(broker.run_timers(systemd.watchdog_interval_ms()))
-        self._spawn(self._save_memory(broker.placement))
-        self._spawn(self._usage.run())
-        self._spawn(self._loading(broker, monitor, opened).run())
-        self._spawn(smart.run())
-        self._spawn(self.remembering.keep_current(monitor.status, self._clock))
-        self._spawn(self._sample(broker, monitor, reporter, opened))
+        self._daemon.spawn(look_again(self._certificates))
+        self._daemon.spawn(self._follow(broker, opened))
+        self._daemon.spawn(monitor.run())
+        self._daemon.spawn(broker.placement.run())
+        self._daemon.spawn(broker.mover.run())
+        self._daemon.spawn(broker.run_timers(systemd.watchdog_interval_ms()))
+        self._daemon.spawn(self._save_memory(broker.placement))
+        self._daemon.spawn(self._loading(broker, monitor, opened).run())
+        self._daemon.spawn(smart.run())
+        self._daemon.spawn(self.remembering.keep_current(monitor.status, self._clock))
+        self._daemon.spawn(self._sample(broker, monitor, reporter, opened))
         await self._listen(broker, monitor, opened)
         await self._open_control(broker, monitor, opened)
         beside = self._companion.pictures()
-        return await open_metrics(
-            self._config.kjbod_metrics_listener,
-            lambda: (_reading(broker, monitor, opened, self._keeping), beside()),
-            _load_metrics,
-            self._usage.read,
+        await self._daemon.open_metrics(
+            self._config, lambda: (_reading(broker, monitor, opened, self._keeping), beside()), _load_metrics
         )
 
     async def _listen(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
@@ -531,7 +478,7 @@ class Daemon:
             broker=broker,
             monitor=monitor,
             clock=self._clock,
-            spawn=self._spawn,
+            spawn=self._daemon.spawn,
             metadata=lambda: metadata_directory(opened, self.remembering.memory),
         )
         broker.directory_states = self.view.states
@@ -545,10 +492,9 @@ class Daemon:
         )
         self._listeners_open = Listeners(self._config, parts, self._certificates, clock=self._clock, log=self._log)
         await self._listeners_open.open()
-        self._spawn(self._listeners_open.stores.run())
+        self._daemon.spawn(self._listeners_open.stores.run())
 
     async def _open_control(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:
-        """Open the control socket. An agent without one still watches its disks: why there is none is only said."""
         parts = CommandParts(
             broker=broker,
             mover=lambda: broker.mover,
@@ -557,13 +503,10 @@ class Daemon:
             log_dirs=lambda: log_directories(opened, self.remembering.memory),
             add_directory=self.add_directory,
             companion=self._companion.as_json,
-            usage=self._usage.read,
-            spawn=self._spawn,
+            usage=self._daemon.usage.read,
+            spawn=self._daemon.spawn,
         )
-        self._control = await open_control(
-            self._config, Commands(parts).handlers(), files=self.remembering.files, log=self._log
-        )
-        self._spawn(keep_control(self._control, files=self.remembering.files, log=self._log))
+        await self._daemon.open_control(self._config, Commands(parts).handlers(), self.remembering.files)
 
     def _tell_links(self, opened: Opened) -> None:
         """Kafka would follow a link with the name of a replica, perhaps to a disk that nobody watches."""
@@ -588,7 +531,7 @@ class Daemon:
             clock=self._clock,
             rng=self._rng,
             log=self._log,
-            spawn=self._spawn,
+            spawn=self._daemon.spawn,
             checks=(server_problems, *CHECKS),
         )
         return Loading(
@@ -611,7 +554,7 @@ class Daemon:
             clock=self._clock,
             on_verdict=broker.on_verdict,
             kernel_sources=linux_sources(),
-            log=self._note,
+            log=self._daemon.note,
         )
 
     def _keeper(self, opened: Opened) -> Keeping | None:
@@ -625,7 +568,7 @@ class Daemon:
             Path(config.kjbod_state_dir),
             cluster_id=opened.start_up.cluster_id,
             node_id=config.node_id,
-            spawn=self._spawn,
+            spawn=self._daemon.spawn,
             log=self._log,
         )
 
@@ -637,7 +580,7 @@ class Daemon:
         self._metadata = self._follower(broker, opened, start)
         del start  # or what the leader does not have stays in memory
         if keeping is not None:
-            self._spawn(keeping.run())
+            self._daemon.spawn(keeping.run())
         await self._metadata.run()
 
     def _follower(self, broker: Broker, opened: Opened, start: Start | None) -> MetadataFollower:
@@ -688,7 +631,7 @@ class Daemon:
         return ControllerChannel(
             client_id=str(self._config.node_id),
             clock=self._clock,
-            spawn=self._spawn,
+            spawn=self._daemon.spawn,
             trouble=self._metadata_trouble,
             setup=self._connection_setup(),
             timeout_max_ms=self._config.controller_socket_timeout_ms,
@@ -709,20 +652,15 @@ class Daemon:
         return "" if self._metadata is None else self._metadata.problem or ""
 
     def _worker_ids(self) -> tuple[int, ...]:
-        storage = self._storage
-        of_storage = storage.worker_ids() if isinstance(storage, HasProcesses) else ()
-        return (*of_storage, *self._companion.process_ids())
+        return (*worker_ids(self._storage), *self._companion.process_ids())
 
     def _helper_ids(self) -> tuple[int, ...]:
         """Zygote and keeper, and what does the file calls of state and reports."""
-        storage, reports = self._storage, self._report_writer
-        workers = self._worker_ids()
-        of_storage = storage.process_ids() if isinstance(storage, HasProcesses) else ()
+        reports = self._report_writer
         of_reports = () if reports is None else reports.process_ids()
         of_keeping = () if self._keeping is None else self._keeping.process_ids()
-        beside = (pid for pid in of_storage if pid not in workers)
         files = (*self.remembering.files.process_ids(), *of_reports, *of_keeping)
-        return (*beside, *files, *self._askers.process_ids())
+        return (*helper_ids(self._storage), *files, *self._askers.process_ids())
 
     def _reports(self, incarnation_id: Uuid) -> ReportWriter:
         config = self._config
@@ -734,7 +672,7 @@ class Daemon:
             limits=Limits(rotate_interval_ms=config.kjbod_reports_rotate_interval_ms),
         )
 
-    def _reporter(self, opened: Opened, incarnation_id: Uuid, reports: ReportWriter) -> Reporter:
+    def _make_reporter(self, opened: Opened, incarnation_id: Uuid, reports: ReportWriter) -> Reporter:
         sender = Sender(
             host=self._host,
             broker_id=self._config.node_id,
@@ -771,28 +709,15 @@ class Daemon:
                 tidied = replicas
                 memory.settle()
 
-    # ------------------------------------------------------------------------------------------------- tasks and ending
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._group.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _signalled(self, number: int) -> None:
         """SIGTERM or SIGINT: stop in good order; the second one: stop."""
+        assert self._broker is not None
         if self._ending.decided:
             return
-        if self._broker is None:
-            if self._main is not None and self._ending.signals == 1:  # a second one must not interrupt the clean-up
-                self._main.cancel()
-        elif self._ending.signals == 1:
+        if self._ending.signals == 1:
             self._broker.stop()
         else:
             self._broker.end(second_signal(number))
-
-    def _note(self, event: str, fields: dict[str, object]) -> None:
-        say = self._log.warning if event in DEATHS else self._log.info
-        say(event, **fields)
 
 
 async def _wait_for_farewell(broker: Broker) -> None:

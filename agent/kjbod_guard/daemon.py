@@ -1,4 +1,5 @@
-"""The guard's composition root: makes the parts, joins them, and owns the order of start and end.
+"""The guard's composition root: makes the parts, joins them, and owns the order of start and end. What its process has
+in common with other daemons is :mod:`kjbod_host.daemon`'s.
 
 A guard stands beside an unmodified Kafka broker, on the broker's own file. It has what an agent has to judge disks, the
 storage workers and the health monitor, and follows the metadata to know what Kafka has noticed. It takes no ``.lock``,
@@ -13,21 +14,18 @@ log (:mod:`.change_reporter`).
 import asyncio
 import random
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kjbod.clock import Clock
 from kjbod.config import Config
 from kjbod.config.needs import DECISIVE
-from kjbod.errors import KjbodError
 from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.meta_properties import format_command
 from kjbod.metadata.fetching import Leader
 from kjbod.runtime import systemd
-from kjbod.runtime.control_socket import ControlServer
 from kjbod.runtime.logging import get_logger
-from kjbod.runtime.usage_meter import UsageMeter
 from kjbod.security.certificates import Certificates
 from kjbod.security.channel import NO_SECURITY, look_again
 from kjbod.wire.client import opened_with
@@ -61,9 +59,9 @@ from kjbod_guard.voters_asking import VotersAsking
 from kjbod_guard.watching import Watching
 from kjbod_host.channel import ControllerChannel
 from kjbod_host.condition import Condition
+from kjbod_host.daemon import Daemon
 from kjbod_host.directories.start_up import Remembering
-from kjbod_host.ending import DEATHS, Ended, Ending, first_of, second_signal
-from kjbod_host.endpoints import keep_control, open_control, open_metrics
+from kjbod_host.ending import Ended, Ending, second_signal
 from kjbod_host.files.file_process import FileProcess
 from kjbod_host.health.evidence import Verdict
 from kjbod_host.health.monitor import HealthMonitor
@@ -73,13 +71,11 @@ from kjbod_host.health.state import Health
 from kjbod_host.health.watched import DirectoryStatus
 from kjbod_host.smart.asking import SmartAsking
 from kjbod_host.smart.processes import Processes as SmartProcesses
-from kjbod_host.storage.api import HasProcesses, StorageAgent, StorageOptions
+from kjbod_host.storage.api import StorageAgent, StorageOptions, helper_ids, worker_ids
 from kjbod_host.storage.registry import create
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-    from kjbod.metrics.listener import MetricsListener
 
 ROLE: Final = "guard"
 ROUND_MS: Final = 1_000
@@ -88,7 +84,7 @@ AUDIT_TIMEOUT_MS: Final = 500
 
 
 class Guard:
-    """A run of the guard.
+    """A run of the guard. Implements :class:`~kjbod_host.daemon.Work`.
 
     Args:
         config: of the broker, and kjbod's own keys.
@@ -120,15 +116,15 @@ class Guard:
         self._core = GuardCore(Site.of(config), Journal(), "")
         self._log = get_logger()
         self._ending = Ending("guard", clock)
+        self._daemon = Daemon(self._ending, clock)
         self._remembering = Remembering(config, self._log, ROLE)
         self._processes = Processes()
         self._links = FileProcess("kjbod-links")
-        self._main: asyncio.Task[Any] | None = None
         self._ended: asyncio.Future[Ended]
         self._begun = False
         """Whether the directories were read, and all parts are there."""
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._group: asyncio.TaskGroup
+        self._before: Mapping[str, Uuid]
+        """Directory ids by path, as the process before this one remembered them."""
         self._storage: StorageAgent
         self._watching: Watching
         self._monitor: HealthMonitor
@@ -139,8 +135,6 @@ class Guard:
         self._showing: Showing
         self._reporting = Reporting(config, self._mode, clock, self._log)
         self._askers = SmartProcesses(config.kjbod_smart_socket)
-        self._usage: UsageMeter
-        self._control: ControlServer | None = None
         self._own_files: dict[str, str] = {}
         self._verdicts: dict[str, Verdict] = {}
         self._following = Following(
@@ -159,7 +153,7 @@ class Guard:
             channel = ControllerChannel(
                 client_id=f"kjbod-guard-{config.node_id}",
                 clock=clock,
-                spawn=self._spawn,
+                spawn=self._daemon.spawn,
                 connect=opened_with(self._to_controllers),
             )
             self._voters = VotersAsking(channel, clock, self._in_doubt)
@@ -170,87 +164,78 @@ class Guard:
         Raises:
             KjbodError: the start was refused.
         """
-        self._main = asyncio.current_task()
-        self._ending.start(self._signalled)
-        options = StorageOptions(clock=self._clock, role=ROLE, log=self._note)
-        storage = self._storage = create(self._config.kjbod_storage_agent, options)
-        try:
-            await storage.start()
-            before = (await self._remembering.load()).ids
-            return await self._watch(before)
-        except asyncio.CancelledError:
-            if not self._ending.signals:
-                raise
-            ended = Ended(0, "asked to stop before the directories were read", clean=True)
-            self._ending.leave(ended)
-            return ended.exit_code
-        finally:
-            self._ending.pass_over_signals()
-            await self._reporting.close()  # which is no task of ours
-            if self._acts is not None:
-                self._acts.close()
-            self._processes.close()
-            self._links.close()
-            self._remembering.close()
-            await storage.close()
+        options = StorageOptions(clock=self._clock, role=ROLE, log=self._daemon.note)
+        self._storage = create(self._config.kjbod_storage_agent, options)
+        return await self._daemon.run(self, "asked to stop before the directories were read")
 
-    # ------------------------------------------------------------------------------------------------------- the parts
+    async def open(self) -> None:
+        """Start the storage workers, and lock the state directory.
 
-    async def _watch(self, before: Mapping[str, Uuid]) -> int:
+        Raises:
+            KjbodError: the start is refused.
+        """
+        await self._storage.start()
+        self._before = (await self._remembering.load()).ids
+
+    async def serve(self) -> Ended:
+        """Watch until a signal comes.
+
+        Raises:
+            KjbodError: the guard cannot go on.
+        """
         config = self._config
         self._ended = asyncio.get_running_loop().create_future()
         paths = rights.log_paths(config)
-        memory = Recalling(config, paths, self._remembering.files, self._links, self._clock, self._log)
+        memory = Recalling(config, paths, self._remembering, self._links, self._clock, self._log)
         self._watching = watching = Watching(
-            config.node_id, paths, self._storage, self._clock, self._log, self._spawn, self._watched_anew, memory
+            config.node_id, paths, self._storage, self._clock, self._log, self._daemon.spawn, self._watched_anew, memory
         )
         watching.command = format_command(config.source, dynamic_controller=config.is_dynamic_controller)
         incarnation_id = random_agent_incarnation(self._rng)
-        try:
-            async with asyncio.TaskGroup() as self._group:
-                self._own_files = await find_own_files(config, self._remembering.real_path)
-                await memory.load()
-                read = await watching.begin()
-                self._spawn(memory.run())
-                await self._reporting.open(incarnation_id, watching, self._remembering.files, self._spawn)
-                for line in on_watched_disks(self._own_files, watching.owned):
-                    self._log.warning("guard.state.on.watched.disk", reason=line)
-                for line in moved(before, watching.owned.values()):
-                    self._log.warning("guard.directory.moved", reason=line)
-                self._monitor = self._make_monitor(read)
-                journal, acts = await self._read_journal(), self._helper is not None
-                # Before the metadata: evicted partitions are followed from their first record.
-                self._core = GuardCore(Site.of(config), journal if acts else Journal(), str(incarnation_id))
-                self._join(watching, "" if acts else journal.left)
-                metrics = await self._start_parts()
-                self._begun = True
-                self.review()
-                if self._helper is not None:
-                    self._spawn(self._open_acts(self._helper))
-                systemd.notify_ready(self.condition().line)
-                ended = await self._ended
-                self._ending.limit(ended)
-                self._reporting.account.ending(ended.reason)
-                await self._reporting.audit.settle(AUDIT_TIMEOUT_MS)
-                if metrics is not None:
-                    metrics.close()
-                for task in self._tasks:
-                    task.cancel()
-        except* KjbodError as group:
-            ended = Ended(first_of(group).exit_code, str(first_of(group)), clean=False)
-        except* Exception as group:  # noqa: BLE001  any bug in any part: the whole guard ends, and says so
-            ended = self._ending.after_bug(first_of(group))
-        return await self._finish(ended)
-
-    async def _finish(self, ended: Ended) -> int:
+        self._own_files = await find_own_files(config, self._remembering.real_path)
+        await memory.load()
+        read = await watching.begin()
+        self._daemon.spawn(memory.run())
+        await self._reporting.open(incarnation_id, watching, self._remembering.files, self._daemon.spawn)
+        for line in on_watched_disks(self._own_files, watching.owned):
+            self._log.warning("guard.state.on.watched.disk", reason=line)
+        for line in moved(self._before, watching.owned.values()):
+            self._log.warning("guard.directory.moved", reason=line)
+        self._monitor = self._make_monitor(read)
+        journal, acts = await self._read_journal(), self._helper is not None
+        # Before the metadata: evicted partitions are followed from their first record.
+        self._core = GuardCore(Site.of(config), journal if acts else Journal(), str(incarnation_id))
+        self._join(watching, "" if acts else journal.left)
+        await self._start_parts()
+        self._begun, self._daemon.on_signal = True, self._signalled
+        self.review()
+        if self._helper is not None:
+            self._daemon.spawn(self._open_acts(self._helper))
+        systemd.notify_ready(self.condition().line)
+        ended = await self._ended
         self._ending.limit(ended)
+        self._reporting.account.ending(ended.reason)
+        await self._reporting.audit.settle(AUDIT_TIMEOUT_MS)
+        return ended
+
+    async def leave(self, ended: Ended) -> Ended:
+        """End the workers and the reports."""
         systemd.notify_stopping(ended.reason)
-        if self._control is not None:
-            self._control.close()
         await self._storage.close()
         await self._reporting.end(ended.exit_code, ended.reason)
-        self._ending.leave(ended)
-        return ended.exit_code
+        return ended
+
+    async def close(self) -> None:
+        """Release workers, helper and state directory."""
+        await self._reporting.close()  # which is no task of ours
+        if self._acts is not None:
+            self._acts.close()
+        self._processes.close()
+        self._links.close()
+        self._remembering.close()
+        await self._storage.close()
+
+    # ------------------------------------------------------------------------------------------------------- the parts
 
     async def _read_journal(self) -> Journal:
         """The journal of the guard before this one. A guard that observes needs none to go on."""
@@ -298,7 +283,7 @@ class Guard:
             self._core,
             security=self._to_controllers,
             asked=self._asked,
-            spawn=self._spawn,
+            spawn=self._daemon.spawn,
             review=self.review,
             observed=lambda: self._following.observed,
             failed=self._unsettled,
@@ -315,8 +300,8 @@ class Guard:
         acts.on_leader(self._following.leader)
         if self._finding.unbound is None:
             await acts.hold(self._finding.holder)
-        self._spawn(acts.watch_threads())
-        self._spawn(acts.watch_answers())
+        self._daemon.spawn(acts.watch_threads())
+        self._daemon.spawn(acts.watch_answers())
         self.review()
 
     def _is_masked(self, path: str) -> bool:
@@ -329,50 +314,41 @@ class Guard:
             clock=self._clock,
             on_verdict=self._on_verdict,
             kernel_sources=linux_sources(),
-            log=self._note,
+            log=self._daemon.note,
         )
 
-    async def _start_parts(self) -> "MetricsListener[Picture] | None":
-        self._usage = UsageMeter(self._clock, workers=self._worker_ids, helpers=self._helper_ids)
+    async def _start_parts(self) -> None:
+        self._daemon.meter(lambda: worker_ids(self._storage), self._helper_ids)
         smart = SmartAsking(
             self._config.kjbod_smart_interval_ms, self._askers, self._clock, self._log, self._monitor.status
         )
         self._monitor.smart = smart.of
-        self._spawn(smart.run())
-        self._spawn(self._monitor.run())
+        self._daemon.spawn(smart.run())
+        self._daemon.spawn(self._monitor.run())
         self._watching.tend(self._monitor)
-        self._spawn(self._following.run())
-        self._spawn(self._finding.run())
+        self._daemon.spawn(self._following.run())
+        self._daemon.spawn(self._finding.run())
         if self._voters is not None:
-            self._spawn(self._voters.run())
-        self._spawn(self._rounds(systemd.watchdog_interval_ms()))
-        self._spawn(self._usage.run())
-        self._spawn(look_again(self._certificates))
-        self._spawn(self._reporting.sample(self._watching, self._monitor, self._following))
-        self._spawn(self._remembering.keep_current(self._read_status, self._clock))
+            self._daemon.spawn(self._voters.run())
+        self._daemon.spawn(self._rounds(systemd.watchdog_interval_ms()))
+        self._daemon.spawn(look_again(self._certificates))
+        self._daemon.spawn(self._reporting.sample(self._watching, self._monitor, self._following))
+        self._daemon.spawn(self._remembering.keep_current(self._read_status, self._clock))
         listing = StrayListing(self._config.log_dirs, self._watching, self._followed)
-        answers = Answers(self.picture, self._usage.read, self._replicas, self._acting, self._let_go, listing.list_all)
-        self._control = await open_control(
-            self._config, answers.handlers(), files=self._remembering.files, log=self._log
-        )
-        self._spawn(keep_control(self._control, files=self._remembering.files, log=self._log))
-        return await open_metrics(self._config.kjbod_metrics_listener, self.picture, _load_metrics, self._usage.read)
+        usage = self._daemon.usage.read
+        answers = Answers(self.picture, usage, self._replicas, self._acting, self._let_go, listing.list_all)
+        await self._daemon.open_control(self._config, answers.handlers(), self._remembering.files)
+        await self._daemon.open_metrics(self._config, self.picture, _load_metrics)
 
     def _read_status(self) -> list[DirectoryStatus]:
         """Knowledge of the monitor about the directories that were read."""
         return [one for one in self._monitor.status() if one.path not in self._watching.unread]
 
-    def _worker_ids(self) -> tuple[int, ...]:
-        storage = self._storage
-        return storage.worker_ids() if isinstance(storage, HasProcesses) else ()
-
     def _helper_ids(self) -> tuple[int, ...]:
-        workers, storage = self._worker_ids(), self._storage
-        of_storage = storage.process_ids() if isinstance(storage, HasProcesses) else ()
-        beside = (pid for pid in of_storage if pid not in workers)
         reports = self._reporting.process_ids()
         helper = () if self._acts is None else self._acts.process_ids()
         files = (*self._remembering.files.process_ids(), *self._links.process_ids())
+        beside = helper_ids(self._storage)
         return (*beside, *files, *reports, *self._processes.process_ids(), *helper, *self._askers.process_ids())
 
     def _followed(self) -> Observed | None:
@@ -508,24 +484,12 @@ class Guard:
                 self._log.error("guard.stands.still", reason=standing)
             await asyncio.sleep(min(ROUND_MS, watchdog_interval_ms or ROUND_MS) / 1000)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._group.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _signalled(self, number: int) -> None:
         """SIGTERM or SIGINT: stop in good order; the second one: stop."""
-        if not self._begun:
-            if self._main is not None and self._ending.signals == 1 and not self._ending.decided:
-                self._main.cancel()
-        elif not self._ended.done():
+        if not self._ended.done():
             self._ended.set_result(Ended(0, signal.Signals(number).name, clean=True))
         elif self._ending.signals > 1:
             self._ending.limit(second_signal(number), 0)
-
-    def _note(self, event: str, fields: dict[str, object]) -> None:
-        say = self._log.warning if event in DEATHS else self._log.info
-        say(event, **fields)
 
 
 def _load_metrics() -> "Callable[[Picture], Iterable[Metric]]":

@@ -2,8 +2,9 @@
 knows whose it is. Pure.
 
 A disk that hangs cannot say whose it is, so a guard that has never read it leaves it alone. One that was restarted has:
-what the guard before it read there stands in a file in ``kjbod.state.dir``, and is taken up as if it had just been
-read, as far as nothing can have changed meanwhile. That is held against the mount table, and touches no disk:
+what the guard before it read there stands in a file in ``kjbod.state.dir``
+(:mod:`kjbod_host.directories.known_directories`), and is taken up as if it had just been read, as far as nothing can
+have changed meanwhile. That is held against the mount table, and touches no disk:
 
 ===================================================  ==================================================================
 what is remembered                                   is taken
@@ -26,7 +27,6 @@ A service gets a mount namespace of its own with each start, and with it other m
 mount table of process 1, and those of this process only where that cannot be read.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -41,7 +41,8 @@ from kjbod_host.storage.api import DirectoryTimeout, LoadedDirectory, MountIdent
 
 T = TypeVar("T")
 
-NAME: Final = "guard-directories.json"
+OLD_NAME: Final = "guard-directories.json"
+"""The file of releases before :mod:`kjbod_host.directories.known_directories` had this part."""
 VERSION: Final = 1
 YEAR_9999_MS: Final = 253_370_764_800_000
 """Later times have no date."""
@@ -54,7 +55,7 @@ REPLACED: Final = "the broker has registered another directory than the one that
 
 
 class DamagedError(KjbodError):
-    """A memory that cannot be read: it was changed by somebody."""
+    """A memory that cannot be read: somebody has changed it, or it is of a newer release."""
 
 
 class Place(Struct, frozen=True):
@@ -114,6 +115,8 @@ class Memory(Struct, frozen=True):
     node: int
     boot_id: str
     directories: Mapping[str, Remembered]
+    written_ms: int = 0
+    """When it was written, wall clock; 0: not known."""
 
 
 def place_of(
@@ -193,15 +196,15 @@ def helpless(silence: DirectoryTimeout, since_ms: int, why: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- the file
 
 
-def encode(memory: Memory) -> bytes:
-    """The content of the file."""
-    told = {
+def encode(memory: Memory) -> dict[str, Any]:
+    """The part of the file, see :mod:`kjbod_host.directories.known_directories`."""
+    return {
         "version": VERSION,
         "node": memory.node,
         "boot_id": memory.boot_id,
+        "written_ms": memory.written_ms,
         "directories": {path: _row(one) for path, one in sorted(memory.directories.items())},
     }
-    return json.dumps(told, indent=1).encode() + b"\n"
 
 
 def _row(one: Remembered) -> dict[str, Any]:
@@ -238,11 +241,11 @@ def _row(one: Remembered) -> dict[str, Any]:
     }
 
 
-def decode(content: bytes, node: int, boot_id: str) -> Memory:
+def decode(part: Mapping[str, Any], node: int, boot_id: str) -> Memory:
     """The memory of a guard before this one; empty where it is of another boot of the host.
 
     Args:
-        content: of the file.
+        part: of the file.
         node: id of the broker.
         boot_id: of this boot.
 
@@ -250,14 +253,38 @@ def decode(content: bytes, node: int, boot_id: str) -> Memory:
         DamagedError: it is no memory, or another node's.
     """
     try:
-        told = parse_document(content)
-        if told["version"] != VERSION or told["node"] != node:
-            raise DamagedError(f"it is of version {told['version']}, node {told['node']}")
-        if text_of(told["boot_id"]) != boot_id:
-            return Memory(node, boot_id, {})
-        return Memory(node, boot_id, {path: _remembered(path, row) for path, row in told["directories"].items()})
+        if part["version"] != VERSION or part["node"] != node:
+            raise DamagedError(f"it is of version {part['version']}, node {part['node']}")
+        written_ms = int_of(part.get("written_ms", 0))
+        if text_of(part["boot_id"]) != boot_id:
+            return Memory(node, boot_id, {}, written_ms)
+        directories = {path: _remembered(path, row) for path, row in part["directories"].items()}
+        return Memory(node, boot_id, directories, written_ms)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedError(f"it cannot be read: {error}") from error
+
+
+def decode_old(content: bytes, node: int, boot_id: str) -> Memory:
+    """The memory in a file of :data:`OLD_NAME`, see :func:`decode`."""
+    try:
+        part = parse_document(content)
+    except ValueError as error:
+        raise DamagedError(f"it cannot be read: {error}") from error
+    return decode(part, node, boot_id)
+
+
+def newest(kept: Memory | None, old: Memory | None) -> Memory | None:
+    """The memory that counts, of this release's and that of an earlier one. An earlier release that ran since has read
+    directories since; any other old file is one that was not removed yet.
+
+    Args:
+        kept: of the file; None: there is none.
+        old: of a file of :data:`OLD_NAME`; None: there is none.
+    """
+    if kept is None or old is None:
+        return kept or old
+    read_ms = max((one.at_ms for one in old.directories.values()), default=0)
+    return old if read_ms > kept.written_ms else kept
 
 
 def _remembered(path: str, row: Mapping[str, Any]) -> Remembered:

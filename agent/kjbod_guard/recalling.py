@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from kjbod.clock import Clock
 from kjbod.config import Config
+from kjbod.errors import KjbodError
 from kjbod.files import reason_of
 from kjbod_guard import recall
 from kjbod_guard.boots import boot_id
 from kjbod_guard.recall import NEVER_READ, DamagedError, Memory, Place, Remembered
+from kjbod_host.directories.start_up import Remembering
 from kjbod_host.files.file_process import FileProcess
 from kjbod_host.health.mountinfo import MOUNTINFO, read_mounts
 from kjbod_host.health.mounts import Mount, mount_of
@@ -33,7 +35,7 @@ from kjbod_host.storage.api import (
 T = TypeVar("T")
 
 LOAD_MS: Final = 10_000
-"""How long a start waits for the file, as for what else is there: the next one that is written knows nothing of the
+"""How long a start waits for the file of an earlier release: the next one that is written knows nothing of the
 directories that do not answer now."""
 PATIENCE_MS: Final = 2_000
 """How long it waits for links on the way to a directory."""
@@ -78,18 +80,19 @@ class Recalling:
     Args:
         config: of the broker.
         paths: its log directories, as configured.
-        files: does file calls in ``kjbod.state.dir``.
+        remembering: has the file, and was loaded.
         links: follows paths, and may get stuck in a disk that nobody remembers.
         clock: the time.
         log: for a file that cannot be used.
     """
 
     def __init__(
-        self, config: Config, paths: Iterable[str], files: FileProcess, links: FileProcess, clock: Clock, log: Log
+        self, config: Config, paths: Iterable[str], remembering: Remembering, links: FileProcess, clock: Clock, log: Log
     ) -> None:
-        self._file = Path(config.kjbod_state_dir) / recall.NAME
+        self._old_file = Path(config.kjbod_state_dir) / recall.OLD_NAME
+        self._replaces_old = False
         self._paths = frozenset(paths)
-        self._files = files
+        self._remembering = remembering
         self._links = links
         self._following: asyncio.Future[str] | None = None
         self._clock = clock
@@ -98,18 +101,39 @@ class Recalling:
         self._changed = asyncio.Event()
 
     async def load(self) -> None:
-        """Read the file. One that cannot be used is left out, with a line: it is only a memory."""
+        """Take up what is remembered, and the file of an earlier release, which :meth:`run` then replaces. A file that
+        cannot be used is left out, with a line: it is only a memory."""
+        old, kept, part = await self._load_old(), None, self._remembering.last_read
         try:
-            content = await _soon(self._files.call("read", str(self._file)), LOAD_MS)
-            found = recall.decode(content, self._memory.node, self._memory.boot_id)
+            if isinstance(part, str):
+                raise DamagedError(part)
+            kept = None if part is None else recall.decode(part, self._memory.node, self._memory.boot_id)
+        except DamagedError as error:
+            if old is None:
+                self._cannot_read(self._remembering.path, str(error))
+        found = recall.newest(kept, old)
+        if found is not None:
+            known = {path: one for path, one in found.directories.items() if path in self._paths}
+            self._memory = replace(self._memory, directories=known)
+
+    async def _load_old(self) -> Memory | None:
+        try:
+            content = await _soon(self._remembering.files.call("read", str(self._old_file)), LOAD_MS)
+            self._replace_old()
+            return recall.decode_old(content, self._memory.node, self._memory.boot_id)
         except FileNotFoundError:
-            return
+            return None
         except (DamagedError, OSError) as error:
-            reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            self._log.warning("guard.memory.not.read", reason=f"{self._file}: {reason}", consequence="it is made anew")
-            return
-        known = {path: one for path, one in found.directories.items() if path in self._paths}
-        self._memory = replace(self._memory, directories=known)
+            self._replace_old()
+            self._cannot_read(self._old_file, reason_of(error) if isinstance(error, OSError) else str(error))
+            return None
+
+    def _replace_old(self) -> None:
+        self._replaces_old = True
+        self._changed.set()
+
+    def _cannot_read(self, file: Path, reason: str) -> None:
+        self._log.warning("guard.memory.not.read", reason=f"{file}: {reason}", consequence="it is made anew")
 
     async def recall(self, path: str) -> Remembered | str:
         """The directory as it was read last, or why it is not taken (:class:`Recollection`)."""
@@ -177,15 +201,29 @@ class Recalling:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            memory = replace(self._memory, written_ms=self._clock.wall_ms())
             try:
-                await self._files.call("write", str(self._file), recall.encode(self._memory))
-            except OSError as error:
-                if trouble != (trouble := reason_of(error)):
-                    self._log.warning("guard.memory.not.written", reason=f"{self._file}: {trouble}")
+                await self._remembering.save_last_read(recall.encode(memory))
+            except (OSError, KjbodError) as error:
+                reason = reason_of(error) if isinstance(error, OSError) else str(error)
+                if trouble != (trouble := reason):
+                    self._log.warning("guard.memory.not.written", reason=f"{self._remembering.path}: {trouble}")
                 self._changed.set()
                 await asyncio.sleep(AGAIN_MS / 1000)
             else:
                 trouble = ""
+                await self._remove_old()
+
+    async def _remove_old(self) -> None:
+        """Remove the file of an earlier release, now that the new one is durable. Where that fails the next start tries
+        again."""
+        if not self._replaces_old:
+            return
+        self._replaces_old = False
+        with contextlib.suppress(OSError):
+            inode = await self._remembering.files.call("inode_of", str(self._old_file))
+            if inode is not None:
+                await self._remembering.files.call("remove", str(self._old_file), inode)
 
 
 class Unread:

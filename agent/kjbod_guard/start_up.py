@@ -1,6 +1,5 @@
 """The start of a guard's process: its configuration, its rights, and what is loaded before there is a loop."""
 
-import faulthandler
 import importlib
 import os
 from pathlib import Path
@@ -12,16 +11,16 @@ from kjbod.config.keys import OWN_PREFIX, settings
 from kjbod.config.load import guard_problems, load_guard_config
 from kjbod.config.needs import DECISIVE, GUARD_NEEDS
 from kjbod.config.unused import EVENT as WITHOUT_EFFECT
-from kjbod.errors import ConfigError, KjbodError
-from kjbod.runtime import memory, systemd
-from kjbod.runtime.logging import configure_logging, get_logger
+from kjbod.errors import ConfigError
+from kjbod.runtime import systemd
+from kjbod.runtime.logging import get_logger
 from kjbod.runtime.loop import run_daemon
-from kjbod.runtime.room import require_room
 from kjbod.wire.frames import preload
 from kjbod.wire.messages import API, ApiKey
 from kjbod_guard import rights
 from kjbod_guard.daemon import Guard
 from kjbod_guard.helper_link import Started, start_helper
+from kjbod_host.daemon import begin
 
 START_TASKS: Final = 18
 START_FILES: Final = 64
@@ -61,29 +60,23 @@ def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:
     Raises:
         KjbodError: the guard could not start; one line says why, nothing was changed.
     """
-    try:
+    with systemd.refusal_told():
         config = read_config(config_path, own_path)
         unread = missed(config)
         acts = (mode or config.kjbod_guard_mode) == "act" and not DECISIVE & unread.keys()
         source = os.path.realpath(config_path)  # before there is a loop that it could keep, as who has started this
         helper = _apart(config, acts=acts)
         paths = len(config.directories)
-        require_room(tasks=START_TASKS + paths, files=START_FILES + FILES_OF_DIRECTORY * paths)
-        configure_logging("guard")
+        begin("guard", tasks=START_TASKS + paths, files=START_FILES + FILES_OF_DIRECTORY * paths)
         _name_keys_without_effect(config)
         for name, line in unread.items():
             get_logger().warning("guard.key.not.read", key=name, reason=line)
-        memory.economize()
-        faulthandler.enable(file=2)
         spoken = (*_SPOKEN, *(_SPOKEN_TO_ACT if acts else ()))
         if acts and config.kjbod_guard_slow == "demote":
             importlib.import_module("kjbod.wire.admin_messages")
             spoken = (*spoken, ApiKey.ELECT_LEADERS)
         preload({key: (API[key].max_version, API[key].max_version) for key in spoken})
         return run_daemon(lambda: Guard(config, source, SystemClock(), system_random(), helper).run())
-    except KjbodError as error:
-        systemd.notify_stopping(str(error))
-        raise
 
 
 def _apart(config: Config, *, acts: bool) -> Started | str | None:

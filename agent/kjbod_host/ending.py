@@ -3,8 +3,9 @@
 After the decision nothing may keep the process: not a worker stuck in the kernel, a controller that does not answer, or
 a log that nobody reads. So a thread that does nothing else, and is there from the start, ends it when its time is over,
 whatever the event loop is doing then. Who ends the process says so first, once, in the last line of the log
-(``agent.stopped``, ``guard.stopped``). What fails after the decision is logged and does not change the exit code, and
-no signal does from the last line on (:func:`kjbod.runtime.loop.run_daemon`: until the process has gone).
+(``agent.stopped``, ``guard.stopped``, ``controller.stopped``). What fails after the decision is logged and does not
+change the exit code, and no signal does from the last line on (:func:`kjbod.runtime.loop.run_daemon`: until the process
+has gone).
 
 What that thread cannot end is a process of which another thread is stuck in the kernel: not even SIGKILL does. So
 nothing in a daemon touches a disk that may hang; but the controller of a combined node does, with a thread for its log:
@@ -16,14 +17,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from msgspec import Struct
 
 from kjbod.clock import Clock
 from kjbod.errors import EXIT_FAILURE
 from kjbod.runtime.descriptors import close_channels
-from kjbod.runtime.logging import flush_logging, get_logger, seal_logging
+from kjbod.runtime.logging import EXIT_FLUSH_TIMEOUT_MS, flush_logging, get_logger, seal_logging
 from kjbod.runtime.room import no_room
 from kjbod.runtime.signals import ENDING, outlive_signals
 
@@ -82,10 +83,17 @@ class Ending:
     Args:
         name: of the daemon, with which its log events begin: ``agent``.
         clock: for the deadline.
+        timeout_ms: from the decision to the end of the process, for every end; None: :data:`END_TIMEOUT_MS` for a clean
+            one, and else :data:`HALT_TIMEOUT_MS`.
+        say: logs the last line, in words of the daemon's own; with it signals are not logged.
     """
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(
+        self, name: str, clock: Clock, *, timeout_ms: int | None = None, say: Callable[[Ended], None] | None = None
+    ) -> None:
         self._name = name
+        self._timeout_ms = timeout_ms
+        self._say = say
         self._log = get_logger()
         self._ended: Ended | None = None
         self._deadline = Deadline(self._exit_now, clock)
@@ -108,7 +116,8 @@ class Ending:
         if self._deaf:
             return
         self.signals += 1
-        self._log.info(f"{self._name}.signal", signal=signal.Signals(number).name, count=self.signals)
+        if self._say is None:
+            self._log.info(f"{self._name}.signal", signal=signal.Signals(number).name, count=self.signals)
         on_signal(number)
 
     @property
@@ -123,15 +132,16 @@ class Ending:
     def limit(self, ended: Ended, timeout_ms: int | None = None) -> None:
         """From here on the process has so much time."""
         if timeout_ms is None:
-            timeout_ms = END_TIMEOUT_MS if ended.clean else HALT_TIMEOUT_MS
+            timeout_ms = self._timeout_ms or (END_TIMEOUT_MS if ended.clean else HALT_TIMEOUT_MS)
         self._ended = ended
         self._deadline.within(timeout_ms)
 
-    def leave(self, ended: Ended) -> None:
-        """All is done: say the last line, and have little time left."""
+    def leave(self, ended: Ended) -> int:
+        """All is done: say the last line, and have little time left; gives the exit code."""
         self.pass_over_signals()
         self.say_stopped(ended)
         self.limit(ended, LEAVE_TIMEOUT_MS)
+        return ended.exit_code
 
     def after_bug(self, bug: BaseException) -> Ended:
         """End after an error that nobody foresaw; a host without room is no bug."""
@@ -148,19 +158,31 @@ class Ending:
         try:
             if self._said is None:
                 self._said = ended
-                say = self._log.info if ended.exit_code == 0 else self._log.error
-                say(f"{self._name}.stopped", exit_code=ended.exit_code, reason=ended.reason)
+                (self._say or self._say_why)(ended)
                 seal_logging()
         finally:
             self._last_words.release()
 
+    def _say_why(self, ended: Ended) -> None:
+        say = self._log.info if ended.exit_code == 0 else self._log.error
+        say(f"{self._name}.stopped", exit_code=ended.exit_code, reason=ended.reason)
+
     def _exit_now(self) -> None:
         assert self._ended is not None
-        self.say_stopped(self._ended)
-        flush_logging(EXIT_NOW_FLUSH_TIMEOUT_MS)
+        self.exit(self._ended, EXIT_NOW_FLUSH_TIMEOUT_MS)
+
+    def exit(self, ended: Ended, flush_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> NoReturn:
+        """End the process now: closing the event loop would wait for a thread that waits for a disk.
+
+        Args:
+            ended: the end, unless another thread has logged one as the last line.
+            flush_ms: for the lines of the log that wait.
+        """
+        self.say_stopped(ended)
+        flush_logging(flush_ms)
         if self.lets_go:
             close_channels()
-        os._exit((self._said or self._ended).exit_code)
+        os._exit((self._said or ended).exit_code)
 
 
 def second_signal(number: int) -> Ended:

@@ -1,12 +1,12 @@
 """The controller as half of a combined node (``process.roles=broker,controller``, Kafka's ``KafkaRaftServer``): on the
 event loop, and in the process, of somebody else, who has signals, service manager, metrics listener and exit code.
 
-Its whole life is a task of its own, by which its log lines have ``component`` ``controller`` in a process whose other
-lines have another one.
+Its log lines have ``component`` ``controller`` in a process whose other lines have another one.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,7 +15,6 @@ from kjbod.clock import SystemClock, system_random
 from kjbod.config.keys import Config
 from kjbod.errors import EXIT_DISK_FAILURE, KjbodError, StorageError
 from kjbod.runtime.logging import get_logger
-from kjbod.runtime.loop import share_interpreter
 from kjbod.security.certificates import Certificates
 from kjbod_controller_stub import process
 from kjbod_controller_stub.log.directory_watch import DirectoryWatch
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _log = get_logger()
+
+
+def _component() -> AbstractContextManager[None]:
+    """Log lines of this task, and of those that it starts, are the controller's meanwhile."""
+    return structlog.contextvars.bound_contextvars(component="controller")
 
 
 class MetadataLogError(KjbodError):
@@ -41,16 +45,13 @@ class CombinedController:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._opened: ControllerServer | None = None
         self._server: ControllerServer | None = None
+        """The same, once it serves."""
         self._watch: DirectoryWatch | None = None
         self._life: asyncio.Task[None] | None = None
-        self._opened = asyncio.Event()
-        self._may_serve = asyncio.Event()
-        self._serves = asyncio.Event()
-        self._failed = asyncio.Event()
-        self._failure: Exception | None = None
+        self._failure: asyncio.Future[None]
         process.raise_files_limit()
-        share_interpreter()
 
     async def open(self) -> None:
         """Check everything, lock the directory and read the log; nothing is written, no port is open.
@@ -58,8 +59,9 @@ class CombinedController:
         Raises:
             KjbodError: the directory, the port or the log does not allow it; one line.
         """
-        self._life = asyncio.ensure_future(self._live())
-        await self._reach(self._opened)
+        with _component():
+            opening = ControllerServer.open(self._config, clock=SystemClock(), rng=system_random())
+            self._opened = await process.started(asyncio.ensure_future(opening), self._config)
 
     async def start(self) -> None:
         """Start, after :meth:`open`; it serves when this returns.
@@ -67,18 +69,13 @@ class CombinedController:
         Raises:
             KjbodError: as :meth:`open`.
         """
-        self._may_serve.set()
-        await self._reach(self._serves)
-
-    async def _reach(self, state: asyncio.Event) -> None:
-        assert self._life is not None
-        reached = asyncio.ensure_future(state.wait())
-        try:
-            await asyncio.wait({self._life, reached}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            reached.cancel()
-        if self._life.done():
-            self._life.result()
+        server = self._opened
+        assert server is not None, "it is open"
+        self._failure = asyncio.get_running_loop().create_future()
+        with _component():
+            await server.serve()
+            self._server, self._watch = server, server.watch()
+            self._life = asyncio.ensure_future(self._live(server, self._watch))
 
     async def run(self) -> None:
         """Wait for its failure.
@@ -87,58 +84,36 @@ class CombinedController:
             MetadataLogError: its log, or the directory of that.
             Exception: a bug.
         """
-        await self._failed.wait()
-        assert self._failure is not None
-        if isinstance(self._failure, StorageError):
-            raise MetadataLogError(str(self._failure)) from self._failure
-        raise self._failure
+        try:
+            await asyncio.shield(self._failure)
+        except StorageError as error:
+            raise MetadataLogError(str(error)) from error
 
     async def close(self) -> None:
         """End connections, write what was handed to the log, release the directory; or give the start up. A second call
         does nothing."""
-        if self._life is None:
+        if self._opened is None:
             return
-        if self._server is None:
-            self._life.cancel()
+        self._opened.stop()
+        if self._life is None:
+            await self._opened.close()
         else:
-            self._server.stop()
-        await asyncio.wait({self._life})
+            await asyncio.wait({self._life})
 
-    async def _live(self) -> None:
-        structlog.contextvars.bind_contextvars(component="controller")
-        server = await self._started()
-        self._server, self._watch = server, server.watch()
+    async def _live(self, server: ControllerServer, watch: DirectoryWatch) -> None:
         process.settle_memory()
         giving_back = asyncio.ensure_future(process.give_back(server))
-        self._serves.set()
         try:
-            await server.run(self._watch)
+            await server.run(watch)
         except Exception as error:  # noqa: BLE001  the other half ends the process, and says so
-            self._failure = error
             if isinstance(error, KjbodError):
                 _log.error("controller.failed", reason=str(error))
-            self._failed.set()
+            self._failure.set_exception(error)
+            self._failure.exception()  # perhaps nobody waits for it any more
         finally:
             giving_back.cancel()
             await server.close()
             _log.info("controller.stopped", end_offset=server.log.end_offset)
-
-    async def _started(self) -> ControllerServer:
-        opening = asyncio.ensure_future(ControllerServer.open(self._config, clock=SystemClock(), rng=system_random()))
-        try:
-            server = await process.started(opening, self._config)
-        except asyncio.CancelledError:
-            opening.cancel()
-            await asyncio.wait({opening})
-            raise
-        self._opened.set()
-        try:
-            await self._may_serve.wait()
-        except asyncio.CancelledError:
-            await server.close()
-            raise
-        await server.serve()
-        return server
 
     # ---- how it is
 

@@ -1,15 +1,14 @@
-"""``kjbod controller`` as a process: limits of the system, signals, memory, and the exit code."""
+"""``kjbod controller`` as a process: limits of the system, memory, and a daemon around the server."""
 
 import asyncio
 import contextlib
-import faulthandler
-import functools
 import gc
-import os
 import resource
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from kjbod.clock import SystemClock, system_random
 from kjbod.config import load_config
@@ -17,18 +16,19 @@ from kjbod.config.keys import Config
 from kjbod.config.load import controller_problems
 from kjbod.config.needs import CONTROLLER_NEEDS
 from kjbod.config.unused import name_keys_without_effect
-from kjbod.error_lines import report
-from kjbod.errors import EXIT_FAILURE, KjbodError
+from kjbod.error_lines import say
+from kjbod.errors import EXIT_FAILURE
 from kjbod.runtime import memory
-from kjbod.runtime.logging import configure_logging, flush_logging, get_logger
-from kjbod.runtime.loop import run_daemon, share_interpreter
-from kjbod.runtime.room import require_room
-from kjbod.runtime.signals import ENDING, outlive_signals
+from kjbod.runtime.logging import get_logger
+from kjbod.runtime.loop import run_daemon
 from kjbod.runtime.systemd import notify_ready, notify_stopping
 from kjbod_controller_stub.server import ControllerServer
+from kjbod_host.daemon import Daemon, begin
+from kjbod_host.ending import END_TIMEOUT_MS, Ended, Ending
 
 if TYPE_CHECKING:
-    from kjbod.metrics.listener import MetricsListener
+    from prometheus_client.core import Metric
+
     from kjbod_controller_stub.metrics import Snapshot
 
 START_TASKS = 16
@@ -38,6 +38,7 @@ START_FILES = 48
 GIVE_BACK_S = 10.0
 GONE_CONNECTIONS = 100
 """So many fewer than there were make a look at the heap worth its some ten milliseconds."""
+INTERRUPTED = "asked to while it started"
 SLOW_START_S = 10.0
 """A start that takes longer says so."""
 _GC_THRESHOLDS = (10_000, 10, 10)
@@ -61,13 +62,9 @@ def main(config_path: Path) -> int:
     """
     config = load_config(config_path, controller_problems, needs=CONTROLLER_NEEDS)
     raise_files_limit()
-    require_room(tasks=START_TASKS, files=START_FILES)
-    configure_logging("controller")
+    begin("controller", tasks=START_TASKS, files=START_FILES)
     name_keys_without_effect(config, "controller", _log.info)
-    faulthandler.enable(file=2)
-    memory.economize()
-    share_interpreter()
-    return run_daemon(functools.partial(_serve, config))
+    return run_daemon(lambda: Controller(config).run())
 
 
 def settle_memory() -> None:
@@ -78,68 +75,24 @@ def settle_memory() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-def _on_signal(stop: Callable[[], object]) -> None:
-    for number in ENDING:
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-
-
 async def started(starting: "asyncio.Future[ControllerServer]", config: Config) -> ControllerServer:
-    """The server, when it has started; a start that is slow is told meanwhile."""
-    if not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
-        # Whoever looks at a start that takes for ever has no other line to go by.
-        _log.warning(
-            "controller.start.slow",
-            directory=config.metadata_log_dir,
-            reason=f"after {SLOW_START_S:g} s still reading it: its log is large, or its disk does not answer",
-        )
-    return await starting
-
-
-async def _start(config: Config) -> ControllerServer:
-    """A server that serves; one that was asked to stop while it started ends the process: it has answered nobody, and
-    a thread of it may wait for a disk."""
-    stopped = asyncio.Event()
-    starting = asyncio.ensure_future(ControllerServer.start(config, clock=SystemClock(), rng=system_random()))
-
-    def stop() -> None:
-        stopped.set()
-        starting.cancel()
-
-    _on_signal(stop)
+    """The server, when it has started; a start that is slow is told meanwhile, and one that is cancelled given up."""
     try:
-        server = await started(starting, config)
+        if not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
+            # Whoever looks at a start that takes for ever has no other line to go by.
+            _log.warning(
+                "controller.start.slow",
+                directory=config.metadata_log_dir,
+                reason=f"after {SLOW_START_S:g} s still reading it: its log is large, or its disk does not answer",
+            )
+            await asyncio.wait({starting})
     except asyncio.CancelledError:
-        _log.info("controller.stopped", reason="asked to while it started")
-        flush_logging()
-        os._exit(0)
-    _on_signal(server.stop)
-    if stopped.is_set():
-        server.stop()
-    return server
-
-
-async def _open_metrics(
-    config: Config, server: ControllerServer, workers: Callable[[], Iterable[int]] = tuple
-) -> "MetricsListener[Snapshot] | None":
-    where = config.kjbod_metrics_listener
-    if where is None:
-        return None
-    listener = metrics_listener(server, workers)
-    await listener.open(where.host, where.port)
-    return listener
-
-
-def metrics_listener(
-    server: ControllerServer, workers: Callable[[], Iterable[int]] = tuple
-) -> "MetricsListener[Snapshot]":
-    """The metrics listener of a controller that serves, not open yet. Turns are measured from here on; ``workers`` are
-    the process ids of those that touch its disk."""
-    # some MiB, which only those pay who have the listener
-    from kjbod.metrics.listener import MetricsListener
-    from kjbod.runtime.usage_meter import UsageMeter
-    from kjbod_controller_stub.metrics import metrics
-
-    return MetricsListener(pictures(server), metrics, UsageMeter(server.clock, workers=workers).read)
+        starting.cancel()
+        await asyncio.wait({starting})
+        if not starting.cancelled() and starting.exception() is None:
+            await starting.result().close()
+        raise
+    return starting.result()
 
 
 def pictures(server: ControllerServer) -> "Callable[[], Snapshot]":
@@ -168,31 +121,86 @@ async def give_back(server: ControllerServer) -> None:
         most = max(most, now)
 
 
-async def _serve(config: Config) -> int:
-    outlive_signals(_log)
-    server = await _start(config)
-    metrics = None
-    exit_code = 0
-    try:
-        watch = server.watch()
-        metrics = await _open_metrics(config, server, watch.process_ids)
-        settle_memory()
-        notify_ready(f"controller {config.node_id}, epoch {server.quorum.epoch}")
-        giving_back = asyncio.ensure_future(give_back(server))
+class Controller:
+    """A run of the controller. Implements :class:`~kjbod_host.daemon.Work`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._server: ControllerServer | None = None
+        clock = SystemClock()
+        # A write to the metadata log may take as long as a directory may be silent.
+        timeout_ms = config.kjbod_blind_timeout_ms + END_TIMEOUT_MS
+        self._ending = Ending("controller", clock, timeout_ms=timeout_ms, say=self._say_stopped)
+        self._daemon = Daemon(self._ending, clock)
+
+    async def run(self) -> int:
+        """Start, serve, end.
+
+        Raises:
+            KjbodError: the start was refused.
+        """
+        return await self._daemon.run(self, INTERRUPTED)
+
+    async def open(self) -> None:
+        """Start the server: it answers from then on. A start that is interrupted ends the process: it has answered
+        nobody, and a thread of it may wait for a disk.
+
+        Raises:
+            KjbodError: the configuration, the directory, the port or the log does not allow it.
+        """
+        starting = ControllerServer.start(self._config, clock=SystemClock(), rng=system_random())
         try:
-            await server.run(watch)
-        finally:
-            giving_back.cancel()
-    except KjbodError as error:
-        _log.error("controller.failed", reason=str(error))
-        exit_code = report(error)
-    finally:
+            self._server = await started(asyncio.ensure_future(starting), self._config)
+        except asyncio.CancelledError:
+            if not self._ending.signals:
+                raise
+            self._ending.exit(Ended(0, INTERRUPTED, clean=True))
+
+    async def serve(self) -> Ended:
+        """Serve until a signal comes, or the log fails."""
+        server = self._server
+        assert server is not None
+        self._daemon.on_signal = lambda _: server.stop()
+        watch = server.watch()
+        await self._open_metrics(server, watch.process_ids)
+        settle_memory()
+        notify_ready(f"controller {self._config.node_id}, epoch {server.quorum.epoch}")
+        self._daemon.spawn(give_back(server))
+        await server.run(watch)
+        return Ended(0, "asked to stop", clean=True)
+
+    async def _open_metrics(self, server: ControllerServer, workers: Callable[[], Iterable[int]]) -> None:
+        if self._config.kjbod_metrics_listener is not None:
+            self._daemon.meter(workers)
+            await self._daemon.open_metrics(self._config, pictures(server), _load_metrics)
+
+    async def leave(self, ended: Ended) -> Ended:
+        """Say why it failed, end connections, write what was handed to the log, release the directory."""
+        server = self._server
+        assert server is not None
+        if ended.exit_code:
+            _log.error("controller.failed", reason=ended.reason)
+            for line in ended.reason.splitlines():
+                say(f"kjbod: {line}")
         notify_stopping("closing")
-        if metrics is not None:
-            metrics.close()
         await server.close()
-        _log.info("controller.stopped", end_offset=server.log.end_offset)
-        flush_logging()
         if server.abandoned:
-            os._exit(exit_code or EXIT_FAILURE)
-    return exit_code
+            self._ending.exit(replace(ended, exit_code=ended.exit_code or EXIT_FAILURE))
+        return ended
+
+    async def close(self) -> None:
+        """Close the server, however the controller ends; mostly it is closed."""
+        if self._server is not None:
+            await self._server.close()
+
+    def _say_stopped(self, ended: Ended) -> None:
+        if self._server is None:
+            _log.info("controller.stopped", reason=ended.reason)
+        else:
+            _log.info("controller.stopped", end_offset=self._server.log.end_offset)
+
+
+def _load_metrics() -> "Callable[[Snapshot], Iterable[Metric]]":
+    from kjbod_controller_stub.metrics import metrics
+
+    return metrics

@@ -6,9 +6,12 @@ a thread or a timer of its own: a watchdog that is fed beside the work proves no
 Nothing here blocks or raises: a service manager that does not listen must not stop the service.
 """
 
+import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from kjbod.errors import KjbodError
 
 STATUS_BYTES_MAX = 2048
 """systemd ignores a whole message, READY=1 included, that is longer than 4096 bytes (``NOTIFY_BUFFER_MAX``)."""
@@ -45,6 +48,16 @@ def notify_status(status: str) -> bool:
 def notify_stopping(status: str) -> bool:
     """The service has begun to stop."""
     return sd_notify(f"STOPPING=1\nSTATUS={_one_line(status)}")
+
+
+@contextlib.contextmanager
+def refusal_told() -> Iterator[None]:
+    """Tell the service manager why a start was refused, and let the error go on."""
+    try:
+        yield
+    except KjbodError as error:
+        notify_stopping(str(error))
+        raise
 
 
 def notify_starting(timeout_ms: int) -> bool:

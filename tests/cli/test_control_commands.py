@@ -434,6 +434,12 @@ def test_a_directory_of_which_nothing_is_known_is_shown_all_the_same() -> None:
     ]
 
 
+def remember(state: Path, memory: Memory) -> None:
+    state.mkdir(exist_ok=True)
+    known = KnownDirectories(state, 1)
+    known.path.write_bytes(known.content(memory))
+
+
 @pytest.mark.parametrize("dead_socket", [False, True])
 def test_without_an_agent_log_dirs_tells_what_is_remembered_and_touches_no_disk(
     tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], dead_socket: bool
@@ -441,7 +447,7 @@ def test_without_an_agent_log_dirs_tells_what_is_remembered_and_touches_no_disk(
     memory = Memory().seen(f"{tmp_path}/d1", Uuid.parse("tvZBbOOtuXsXF9uKAMlVNQ"), 1763744232000)
     memory = memory.on_device(f"{tmp_path}/d1", "sdb1 8:17", "9XG1A2BC", None)
     memory = memory.seen(f"{tmp_path}/gone", Uuid.parse("AAAAAAAAAAAAAAAAAAAAZQ"), 1763744232000)
-    KnownDirectories(tmp_path / "state", 1).save(memory)
+    remember(tmp_path / "state", memory)
     if dead_socket:
         bind(tmp_path / "state" / "control.sock").close()
     assert cli.run(["log-dirs", "-c", config]) == 0
@@ -468,9 +474,7 @@ def test_without_an_agent_log_dirs_tells_of_a_metadata_directory_of_its_own(
 ) -> None:
     with Path(config).open("a") as file:
         file.write(f"metadata.log.dir={tmp_path}/meta\n")
-    KnownDirectories(tmp_path / "state", 1).save(
-        Memory().seen(f"{tmp_path}/meta", Uuid.parse("tvZBbOOtuXsXF9uKAMlVNQ"), 1763744232000)
-    )
+    remember(tmp_path / "state", Memory().seen(f"{tmp_path}/meta", Uuid.parse("tvZBbOOtuXsXF9uKAMlVNQ"), 1763744232000))
     assert cli.run(["log-dirs", "-c", config]) == 0
     assert capsys.readouterr().out.splitlines()[-4:] == [
         f"{tmp_path}/meta",

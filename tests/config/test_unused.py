@@ -1,8 +1,6 @@
 """Keys that change nothing where they are set are named in the log, once; how the others show, the tests of agent and
 controller say."""
 
-import faulthandler
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ import structlog
 
 from kjbod.config.keys import settings
 from kjbod.config.unused import EVENT, NAMES_MAX, STAND_INS, keys_without_effect
-from kjbod.runtime import memory
 from kjbod_agent import daemon
 from kjbod_controller_stub import process
 from tests.config.test_load import BROKER, CONTROLLER, parse
@@ -98,20 +95,15 @@ def test_a_file_full_of_them_is_a_line_of_bounded_length() -> None:
 
 
 def start_agent(path: Path, patched: pytest.MonkeyPatch) -> int:
-    for name in ("configure_logging", "require_room", "preload"):
+    for name in ("begin", "preload"):
         patched.setattr(daemon, name, lambda *_, **__: None)
-    patched.setattr(memory, "economize", lambda: None)
-    patched.setattr(faulthandler, "enable", lambda **_: None)
     patched.setattr(daemon, "run_daemon", lambda _: 0)
     return daemon.main(path)
 
 
 def start_controller(path: Path, patched: pytest.MonkeyPatch) -> int:
-    for name in ("configure_logging", "require_room", "raise_files_limit"):
+    for name in ("begin", "raise_files_limit"):
         patched.setattr(process, name, lambda *_, **__: None)
-    patched.setattr(memory, "economize", lambda: None)
-    patched.setattr(faulthandler, "enable", lambda **_: None)
-    patched.setattr(sys, "setswitchinterval", lambda _: None)
     patched.setattr(process, "run_daemon", lambda _: 0)
     return process.main(path)
 

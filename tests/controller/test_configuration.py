@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -39,6 +40,7 @@ from kjbod_controller_stub.log.controller_directory import ControllerDirectory, 
 from kjbod_controller_stub.results import Result
 from kjbod_controller_stub.server import ControllerServer
 from kjbod_controller_stub.starting import controller_of, limits_of, snapshot_limits_of
+from kjbod_host.daemon import Daemon
 from tests.controller.conftest import Site
 from tests.controller.world import CLUSTER_ID, NODE_ID, World, directory
 
@@ -347,7 +349,8 @@ async def where_metrics_are(given: Given) -> Any:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("kjbod.metrics.listener.MetricsListener", lambda *_: Metrics())
-        await process._open_metrics(given.config, Server())  # type: ignore[arg-type]
+        patched.setattr(Daemon, "meter", lambda daemon, _: setattr(daemon, "usage", SimpleNamespace(read=None)))
+        await process.Controller(given.config)._open_metrics(Server(), tuple)  # type: ignore[arg-type]
     return opened[0] if opened else None
 
 

@@ -16,7 +16,7 @@ from msgspec import structs
 from kjbod.metadata.image import RECOVERING
 from kjbod.metadata.records import NO_LEADER
 from kjbod.metrics.distribution import BOUNDS_S, RECENT_MAX, Distribution
-from kjbod.metrics.listener import render
+from kjbod.metrics.listener import MetricsListener, render
 from kjbod.metrics.mbeans import names_of, readings_of
 from kjbod.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -27,7 +27,7 @@ from kjbod.wire.messages import (
 from kjbod_controller_stub.controller import Controller
 from kjbod_controller_stub.metrics import MBEANS, QUEUE_TIME, metrics, snapshot
 from kjbod_controller_stub.partitions.index import PartitionIndex
-from kjbod_controller_stub.process import metrics_listener as make_listener
+from kjbod_controller_stub.process import pictures
 from kjbod_controller_stub.turns import Turns
 from scripts.rig.processes import free_port
 from tests.controller.conftest import Serving, Site, until
@@ -145,7 +145,7 @@ async def test_every_mbean_that_is_promised_is_there(site: Site, serving: Servin
 async def test_a_scrape_is_answered_while_a_large_change_is_made(site: Site, serving: Serving, gate: Gate) -> None:
     async with serving(site) as server, await connect(server.port) as connection:
         await join(connection, 1)
-        metrics_listener = make_listener(server)
+        metrics_listener = MetricsListener(pictures(server), metrics)
         await metrics_listener.open("127.0.0.1", 0)
         with contextlib.closing(metrics_listener):
             done: list[object] = []
@@ -163,7 +163,7 @@ async def test_a_scrape_is_answered_while_a_large_change_is_made(site: Site, ser
 
 async def test_a_scraper_that_goes_away_or_asks_nonsense_harms_nobody(site: Site, serving: Serving) -> None:
     async with serving(site) as server:
-        metrics_listener = make_listener(server)
+        metrics_listener = MetricsListener(pictures(server), metrics)
         await metrics_listener.open("127.0.0.1", 0)
         with contextlib.closing(metrics_listener):
             for request in (b"", b"GET /metrics HTTP/1.1\r\n\r\n", b"x" * 20_000, b"POST / HTTP/1.1\r\n\r\n"):

@@ -27,6 +27,7 @@ async def test_a_start_that_takes_long_says_what_it_waits_for(site: Site, monkey
     monkeypatch.setattr(ControllerServer, "start", hangs)
     monkeypatch.setattr(process, "SLOW_START_S", 0.01)
     monkeypatch.setattr(process, "_log", Logger())
-    server = await process._start(site.config)
-    await server.close()
+    controller = process.Controller(site.config)
+    await controller.open()
+    await controller.close()
     assert said == [("controller.start.slow", str(site.log_dir))]

@@ -1,6 +1,7 @@
 """What a guard that is started beside a disk that hangs may take from what the one before it has read."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,19 @@ import pytest
 from msgspec.structs import replace
 
 from kjbod_guard import recall
-from kjbod_guard.recall import DamagedError, Memory, Place, Remembered, decode, encode, place_of, taken, why_not
+from kjbod_guard.recall import (
+    DamagedError,
+    Memory,
+    Place,
+    Remembered,
+    decode,
+    decode_old,
+    encode,
+    newest,
+    place_of,
+    taken,
+    why_not,
+)
 from kjbod_host.files.file_worker import leads_to
 from kjbod_host.health.mounts import Mount
 from kjbod_host.storage.api import DirectoryTimeout, LoadedDirectory, MountIdentity, Survey
@@ -85,8 +98,8 @@ def test_what_is_written_is_read_again() -> None:
         5,
     )
     nothing_beside = replace(BEFORE, loaded=replace(LOADED, path="/d3"), survey=Survey(None, None))
-    memory = Memory(1, BOOT, {PATH: BEFORE, "/d2\udcff": bare, "/d3": nothing_beside})
-    assert decode(encode(memory), 1, BOOT) == memory
+    memory = Memory(1, BOOT, {PATH: BEFORE, "/d2\udcff": bare, "/d3": nothing_beside}, 6_000)
+    assert decode(json.loads(json.dumps(encode(memory))), 1, BOOT) == memory
 
 
 def test_nothing_is_taken_from_another_boot_of_the_host() -> None:
@@ -94,11 +107,11 @@ def test_nothing_is_taken_from_another_boot_of_the_host() -> None:
 
 
 def _changed(**changes: Any) -> bytes:
-    return json.dumps(json.loads(encode(Memory(1, BOOT, {PATH: BEFORE}))) | changes).encode()
+    return json.dumps(encode(Memory(1, BOOT, {PATH: BEFORE})) | changes).encode()
 
 
 def _row(**changes: Any) -> bytes:
-    row = json.loads(encode(Memory(1, BOOT, {PATH: BEFORE})))["directories"][PATH] | changes
+    row = encode(Memory(1, BOOT, {PATH: BEFORE}))["directories"][PATH] | changes
     return _changed(directories={PATH: row})
 
 
@@ -109,10 +122,11 @@ def _row(**changes: Any) -> bytes:
         b"\xff\xfe",
         b"[]",
         b"[" * 100_000,
-        encode(Memory(1, BOOT, {PATH: BEFORE}))[:-40],
+        json.dumps(encode(Memory(1, BOOT, {PATH: BEFORE}))).encode()[:-40],
         _changed(version=2),
         _changed(node=2),
         _changed(boot_id=7),
+        _changed(written_ms="6"),
         _changed(directories=[]),
         _changed(directories={PATH: {}}),
         _row(real_path=None),
@@ -127,7 +141,32 @@ def _row(**changes: Any) -> bytes:
 )
 def test_a_memory_that_is_damaged_or_another_nodes_is_refused_with_one_kind_of_error(content: bytes) -> None:
     with pytest.raises(DamagedError, match=r"it cannot be read|it is of version"):
-        decode(content, 1, BOOT)
+        decode_old(content, 1, BOOT)
+
+
+def memory_of(read_ms: Iterable[int], written_ms: int = 0) -> Memory:
+    directories = {f"/d{number}": replace(BEFORE, at_ms=at_ms) for number, at_ms in enumerate(read_ms)}
+    return Memory(1, BOOT, directories, written_ms)
+
+
+@pytest.mark.parametrize(
+    ("kept", "old", "counts"),
+    [
+        (None, None, None),
+        (memory_of([5], 6), None, "kept"),
+        (None, memory_of([5]), "old"),
+        (None, memory_of([]), "old"),
+        (memory_of([5], 6), memory_of([5]), "kept"),  # not removed yet
+        (memory_of([], 6), memory_of([5]), "kept"),  # forgotten since
+        (memory_of([5], 6), memory_of([]), "kept"),  # of another boot
+        (memory_of([5], 6), memory_of([4, 7]), "old"),  # an earlier release ran since
+        (memory_of([], 6), memory_of([7]), "old"),
+    ],
+)
+def test_the_memory_of_the_release_that_ran_last_counts(
+    kept: Memory | None, old: Memory | None, counts: str | None
+) -> None:
+    assert newest(kept, old) is {None: None, "kept": kept, "old": old}[counts]
 
 
 def test_a_path_is_followed_through_its_links_down_to_the_disk_that_hangs_and_no_further(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import json
+import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -12,12 +14,18 @@ import pytest
 from msgspec.structs import replace
 
 from kjbod.ids import Uuid
+from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME as NAME
 from kjbod_guard import recall, recalling
+from kjbod_guard.boots import boot_id
 from kjbod_guard.looking import Looking
 from kjbod_guard.observing import Observed
-from kjbod_guard.recall import NAME, NEVER_READ, Remembered
-from kjbod_guard.recalling import AGAIN_MS, Recalling
+from kjbod_guard.recall import NEVER_READ, OLD_NAME, Memory, Remembered
+from kjbod_guard.recalling import AGAIN_MS, LOAD_MS, Recalling
 from kjbod_guard.watching import PATIENCE_MS, Watching
+from kjbod_host.directories.known_directories import KnownDirectories
+from kjbod_host.directories.start_up import Remembering
+from kjbod_host.directories.start_up_rules import KnownDirectory
+from kjbod_host.directories.start_up_rules import Memory as AgentMemory
 from kjbod_host.files import file_worker
 from kjbod_host.health.evidence import Verdict
 from kjbod_host.health.monitor import HealthMonitor
@@ -27,6 +35,7 @@ from kjbod_host.storage.api import LoadedDirectory, StorageOptions, Survey
 from kjbod_host.storage.memory import MemoryDirectoryAgent, MemoryDisk, MemoryStorageAgent
 from tests.agent.conftest import VirtualLoop
 from tests.agent.core.recording import Log
+from tests.agent.core.test_keeping import Died, at_step, die, refuse
 from tests.agent.health.test_monitor import Sources
 from tests.guard.test_action_runner import SetClock
 from tests.guard.test_recall import LOADED, PLACE
@@ -287,10 +296,31 @@ class Files:
             raise self.error
         return file_worker.OPERATIONS[operation](*arguments)
 
+    async def take(self, *_: object) -> None:
+        """Lock the folder: nobody else has it."""
 
-def made(state: Path, paths: list[str], files: Files, log: Log, links: Files | None = None) -> Recalling:
+
+async def remembering(state: Path, files: Files, log: Log) -> Remembering:
     config = SimpleNamespace(kjbod_state_dir=str(state), node_id=1)
-    return Recalling(cast(Any, config), paths, cast(Any, files), cast(Any, links or files), SetClock(), cast(Any, log))
+    found = Remembering(cast(Any, config), cast(Any, log), "guard")
+    found.files = cast(Any, files)
+    await found.load()
+    return found
+
+
+async def made(state: Path, paths: list[str], files: Files, log: Log, links: Files | None = None) -> Recalling:
+    """The memory of a guard that has just started."""
+    config = SimpleNamespace(kjbod_state_dir=str(state), node_id=1)
+    memory = Recalling(
+        cast(Any, config),
+        paths,
+        await remembering(state, files, log),
+        cast(Any, links or files),
+        SetClock(),
+        cast(Any, log),
+    )
+    await memory.load()
+    return memory
 
 
 def loaded_at(path: Path) -> LoadedDirectory:
@@ -306,6 +336,7 @@ async def kept(memory: Recalling, files: Files) -> None:
     task = asyncio.ensure_future(memory.run())
     async with asyncio.timeout(10):
         await files.written.wait()
+    await asyncio.sleep(0)
     task.cancel()
 
 
@@ -313,8 +344,7 @@ async def test_what_one_guard_has_read_the_next_one_knows_while_the_same_is_moun
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, gone, files, log = tmp_path / "d1", tmp_path / "gone", Files(), Log()
-    before = made(tmp_path / "state", [str(path), str(gone)], files, log)
-    await before.load()
+    before = await made(tmp_path / "state", [str(path), str(gone)], files, log)
     assert await before.recall(str(path)) == NEVER_READ and not log.events
     survey = Survey((8, 17, 14), ())
     for one in (path, gone):
@@ -322,8 +352,7 @@ async def test_what_one_guard_has_read_the_next_one_knows_while_the_same_is_moun
         before.surveyed(str(one), survey)
     await kept(before, files)
 
-    after = made(tmp_path / "state", [str(path)], files, log)
-    await after.load()
+    after = await made(tmp_path / "state", [str(path)], files, log)
     found = await after.recall(str(path))
     assert isinstance(found, Remembered)
     assert (found.loaded.meta_properties, found.survey) == (meta(2), survey)
@@ -334,7 +363,7 @@ async def test_what_one_guard_has_read_the_next_one_knows_while_the_same_is_moun
     assert b"d1" not in (tmp_path / "state" / NAME).read_bytes()
 
     monkeypatch.setattr(recalling, "disk_sequence", lambda device: 4711)
-    swapped = made(tmp_path / "state", [str(path)], files, log)
+    swapped = await made(tmp_path / "state", [str(path)], files, log)
     swapped.read(str(path), loaded_at(path))
     monkeypatch.setattr(recalling, "disk_sequence", lambda device: 4712)
     assert await swapped.recall(str(path)) == recall.OTHER_MOUNT
@@ -342,23 +371,14 @@ async def test_what_one_guard_has_read_the_next_one_knows_while_the_same_is_moun
     assert await swapped.recall(str(path)) == NEVER_READ, "another disk was mounted while it was read"
 
 
-async def test_a_memory_that_cannot_be_read_or_written_keeps_nobody_and_is_named_in_one_line(
+async def test_a_memory_that_cannot_be_written_keeps_nobody_and_is_named_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, log, path = Files(), Log(), tmp_path / "d1"
-    (tmp_path / NAME).write_text('{"version": 1, "node": 1}')
-    memory = made(tmp_path, [str(path)], files, log)
-    await memory.load()
-    (said,) = log.of("guard.memory.not.read")
-    assert said["reason"].startswith(f"{tmp_path / NAME}: it cannot be read") and "made anew" in said["consequence"]
-    assert await memory.recall(str(path)) == NEVER_READ
-
-    monkeypatch.setattr(recalling, "LOAD_MS", 10)
+    memory = await made(tmp_path, [str(path)], files, log)
+    memory.read(str(path), loaded_at(path))
     monkeypatch.setattr(recalling, "PATIENCE_MS", 10)
     files.hangs = True
-    await made(tmp_path, [str(path)], files, log).load()
-    assert "no answer within 10 ms" in log.of("guard.memory.not.read")[1]["reason"]
-    memory.read(str(path), loaded_at(path))
     assert await memory.recall(str(path)) == "where its path leads cannot be told: no answer within 10 ms"
 
     files.hangs, files.error = False, OSError(errno.ENOSPC, "No space left on device")
@@ -368,17 +388,197 @@ async def test_a_memory_that_cannot_be_read_or_written_keeps_nobody_and_is_named
     assert memory._changed.is_set() and AGAIN_MS > 0
 
 
-def test_a_memory_that_comes_late_is_waited_for_since_the_next_one_does_not_know_what_hangs(
-    tmp_path: Path, run: Run
+# ------------------------------------------------------------------------- files of earlier releases, and of later ones
+
+
+def content_before(path: Path, at_ms: int = 5) -> bytes:
+    """The file of a guard before this release, which has read one directory."""
+    loaded = loaded_at(path)
+    place = recalling._place(str(path), recalling._mounts(MOUNTINFO))
+    assert place is not None
+    memory = Memory(1, boot_id(), {str(path): Remembered(loaded, None, place, at_ms)})
+    part = recall.encode(memory)
+    del part["written_ms"]
+    return json.dumps(part, indent=1).encode()
+
+
+KNOWN = AgentMemory({"/d9": KnownDirectory(Uuid.of(7, 9), "sdb1 8:17", "9XG1A2BC", 5, "/mnt")})
+
+
+def ids_before() -> bytes:
+    """The other file of a guard, or the one of an agent, before this release."""
+    return KnownDirectories(Path(), 1).content(KNOWN)
+
+
+def lay(state: Path, **contents: bytes | None) -> None:
+    state.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        if content is not None:
+            (state / {"known": NAME, "old": OLD_NAME}[name]).write_bytes(content)
+
+
+async def knows(state: Path, path: Path, log: Log) -> bool:
+    """Whether a guard that starts knows a directory. It writes its file, and removes the one of an earlier release."""
+    files = Files()
+    memory = await made(state, [str(path)], files, log)
+    known = isinstance(await memory.recall(str(path)), Remembered)
+    memory._changed.set()
+    await kept(memory, files)
+    assert os.listdir(state) == [NAME]
+    return known
+
+
+WHOLE, DAMAGED = "whole", "damaged"
+
+
+@pytest.mark.parametrize("known", [None, WHOLE, DAMAGED])
+@pytest.mark.parametrize("old", [None, WHOLE, DAMAGED])
+async def test_the_files_of_an_earlier_release_are_read_once_and_replaced_by_one(
+    tmp_path: Path, known: str | None, old: str | None
 ) -> None:
+    state, path, log = tmp_path / "state", tmp_path / "d1", Log()
+    ids = {None: None, WHOLE: ids_before(), DAMAGED: ids_before()[:-9]}
+    read = {None: None, WHOLE: content_before(path), DAMAGED: content_before(path)[:-9]}
+    lay(state, known=ids[known], old=read[old])
+    assert await knows(state, path, log) is (old == WHOLE)
+    damaged = [OLD_NAME] if old == DAMAGED else []
+    damaged += [NAME] if known == DAMAGED and old != WHOLE else []
+    assert [line["reason"].partition(": ")[0] for line in log.of("guard.memory.not.read")] == [
+        str(state / name) for name in damaged
+    ]
+    assert KnownDirectories(state, 1).load() == (KNOWN if known == WHOLE else AgentMemory())
+    said = len(log.events)
+    assert await knows(state, path, log) is (old == WHOLE), "and so does the next one"
+    assert len(log.events) == said
+
+
+@pytest.mark.parametrize("what", [die, refuse])
+async def test_an_end_or_a_full_disk_at_any_step_leaves_what_the_next_guard_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]
+) -> None:
+    path, at, calls = tmp_path / "d1", 0, list[str]()
+    while len(calls) >= at:
+        at += 1
+        state = tmp_path / f"state{at}"
+        lay(state, known=ids_before(), old=content_before(path))
+        files = Files()
+        memory = await made(state, [str(path)], files, Log())
+        writing = asyncio.create_task(memory.run())
+        with at_step(monkeypatch, at, what) as calls:
+            for _ in range(20):
+                await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.wait({writing})
+        assert writing.cancelled() or isinstance(writing.exception(), Died)
+        assert KnownDirectories(state, 1).load() == KNOWN, f"at step {at}"
+        assert await knows(state, path, Log()), f"at step {at}"
+        assert KnownDirectories(state, 1).load() == KNOWN, f"at step {at}"
+    assert {"write", "fsync", "replace"} < set(calls) and calls[-1] == "unlink", "the old file last"
+
+
+async def test_what_a_killed_process_has_left_half_written_is_passed_over(tmp_path: Path) -> None:
+    state, path = tmp_path / "state", tmp_path / "d1"
+    lay(state, known=ids_before(), old=content_before(path))
+    (state / f"{NAME}.tmp").write_bytes(b'{"version": 2, "node_')
+    assert await knows(state, path, Log())
+
+
+async def test_a_guard_of_an_earlier_release_that_ran_since_counts(tmp_path: Path) -> None:
+    state, path, log = tmp_path / "state", tmp_path / "d1", Log()
+    assert not await knows(state, path, log)
+    lay(state, old=content_before(path, at_ms=2 * SetClock().wall_ms()))
+    assert await knows(state, path, log), "it has read a directory after this release wrote its file"
+    memory = await made(state, [str(path)], files := Files(), log)
+    memory.forget(str(path))
+    await kept(memory, files)
+    lay(state, old=content_before(path))
+    assert not await knows(state, path, log), "an older file that could not be removed"
+    lay(state, known=ids_before(), old=content_before(path))
+    assert await knows(state, path, log), "a guard of an earlier release has written both files"
+    assert not log.events
+
+
+def changed(state: Path, **changes: Any) -> None:
+    document = json.loads((state / NAME).read_bytes())
+    document["last_read"] |= changes.pop("last_read", {})
+    (state / NAME).write_text(json.dumps(document | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"version": 3}, "it is of version 3"),
+        ({"last_read": {"version": 2}}, "it is of version 2, node 1"),
+        ({"last_read": {"node": 2}}, "it is of version 1, node 2"),
+        ({"last_read": {"directories": 7}}, "it cannot be read"),
+        ({"last_read": {"written_ms": "soon"}}, "it cannot be read"),
+    ],
+)
+async def test_a_file_of_a_newer_release_or_a_damaged_one_is_left_out_with_a_line(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    state, path, log = tmp_path / "state", tmp_path / "d1", Log()
+    lay(state, known=ids_before(), old=content_before(path))
+    assert await knows(state, path, log) and not log.events
+    changed(state, **changes)
+    assert not await knows(state, path, log)
+    (said,) = log.of("guard.memory.not.read")
+    assert said["reason"].startswith(f"{state / NAME}: {reason}") and said["consequence"] == "it is made anew"
+    assert KnownDirectories(state, 1).load() == (AgentMemory() if "version" in changes else KNOWN)
+
+
+async def test_an_agent_between_two_guards_keeps_what_they_know_and_they_what_it_knows(tmp_path: Path) -> None:
+    state, path, log = tmp_path / "state", tmp_path / "d1", Log()
+    lay(state, known=ids_before(), old=content_before(path))
+    agent = await remembering(state, Files(), log)
+    await agent.change(agent.memory.seen("/d10", Uuid.of(7, 10), 6))
+    assert (state / OLD_NAME).exists(), "it is the guard's, who has not read it yet"
+    for number in (11, 12):
+        assert await knows(state, path, log)
+        agent = await remembering(state, Files(), log)
+        await agent.change(agent.memory.seen(f"/d{number}", Uuid.of(7, number), 6))
+    assert await knows(state, path, log)
+    assert set(KnownDirectories(state, 1).load().directories) == {"/d9", "/d10", "/d11", "/d12"}
+    assert not log.events
+
+
+async def test_two_writes_at_a_time_lose_nothing(tmp_path: Path) -> None:
+    state, path, log = tmp_path / "state", tmp_path / "d1", Log()
+    found = await remembering(state, files := Files(), log)
+    files.late_s = 0.001
+    part = json.loads(content_before(path))
+    await asyncio.gather(
+        found.change(KNOWN), found.save_last_read(part), found.change(KNOWN.seen("/d10", Uuid.of(7, 10), 6))
+    )
+    content = (state / NAME).read_bytes()
+    assert set(KnownDirectories(state, 1).parse(content).directories) == {"/d9", "/d10"}
+    assert KnownDirectories(state, 1).last_read(content) == part
+
+
+def test_a_memory_of_an_earlier_release_that_comes_late_is_waited_for(tmp_path: Path, run: Run) -> None:
+    """The next file knows nothing of the directories that hang now."""
+
     async def main(_: VirtualLoop) -> None:
-        path, files, log = tmp_path / "d1", Files(), Log()
-        before = made(tmp_path / "state", [str(path)], files, log)
-        before.read(str(path), loaded_at(path))
-        await kept(before, files)
+        state, path, files, log = tmp_path / "state", tmp_path / "d1", Files(), Log()
+        lay(state, old=content_before(path))
         links, files.late_s = Files(), 6
-        after = made(tmp_path / "state", [str(path)], files, log, links)
-        await after.load()
+        after = await made(state, [str(path)], files, log, links)
         assert isinstance(await after.recall(str(path)), Remembered) and not log.events
+
+    run(main)
+
+
+def test_a_file_of_an_earlier_release_that_does_not_come_is_named(tmp_path: Path, run: Run) -> None:
+    async def main(_: VirtualLoop) -> None:
+        state, path, files, log = tmp_path / "state", tmp_path / "d1", Files(), Log()
+        lay(state, old=content_before(path))
+        loaded = await remembering(state, Files(), log)
+        files.hangs, loaded.files = True, cast(Any, files)
+        config = SimpleNamespace(kjbod_state_dir=str(state), node_id=1)
+        memory = Recalling(cast(Any, config), [str(path)], loaded, cast(Any, files), SetClock(), cast(Any, log))
+        await memory.load()
+        assert await memory.recall(str(path)) == NEVER_READ
+        (said,) = log.of("guard.memory.not.read")
+        assert said["reason"] == f"{state / OLD_NAME}: no answer within {LOAD_MS} ms"
 
     run(main)

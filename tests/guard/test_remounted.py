@@ -33,17 +33,15 @@ async def test_a_file_system_that_was_formatted_anew_is_another_one_although_its
 ) -> None:
     disk = real_disk(fstype=fstype, log_dir="kafka")
     files, path = Files(), disk.log_dir
-    before = made(tmp_path / "state", [str(path)], files, Log())
+    before = await made(tmp_path / "state", [str(path)], files, Log())
     before.read(str(path), loaded_at(path))
     await kept(before, files)
 
-    again = made(tmp_path / "state", [str(path)], files, Log())
-    await again.load()
+    again = await made(tmp_path / "state", [str(path)], files, Log())
     assert isinstance(await again.recall(str(path)), Remembered)
 
     format_anew(disk)
-    after = made(tmp_path / "state", [str(path)], files, Log())
-    await after.load()
+    after = await made(tmp_path / "state", [str(path)], files, Log())
     assert await after.recall(str(path)) == recall.OTHER_MOUNT
 
 

@@ -1,29 +1,44 @@
-"""The file in which an agent remembers which directory id lies under which path. Blocking code.
+"""The file in which an agent or a guard remembers its log directories. Blocking code.
 
 It is small and lies in ``kjbod.state.dir``, outside the disks that it names: a disk that does not answer any more
 cannot say which directory id it had.
+
+==================  ====================================================================================================
+key                 content
+==================  ====================================================================================================
+``version``         2; files of version 1 are read. One of another version is not used, and replaced
+``node_id``         the node whose file it is; another node is refused
+``directories``     by path: directory id, device and mount point (:class:`~.start_up_rules.KnownDirectory`)
+``retired``         directories that were replaced (:class:`~.start_up_rules.Retired`)
+``last_read``       content of each directory as a guard last read it, with a version of its own
+                    (:mod:`kjbod_guard.recall`). An agent keeps this part unchanged. Earlier releases, which had another
+                    file for this part, ignore the key
+==================  ====================================================================================================
 """
 
 import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
 from kjbod.documents import int_of, parse_document, text_of
 from kjbod.errors import ConfigError, StorageError
-from kjbod.files import make_directories, read_file, write_atomically
+from kjbod.files import make_directories, read_file
 from kjbod.ids import Uuid
 from kjbod.meta_properties import KNOWN_DIRECTORIES_NAME
 from kjbod.permissions import DENIED
 from kjbod_host.directories.start_up_rules import KnownDirectory, Memory, Retired, StartUpError
 from kjbod_host.files.file_worker import FILE_BYTES_MAX
 
+LAST_READ_DEPTH_MAX: Final = 8
+"""Objects and lists in each other in ``last_read``: a part that is deeper might be read, and not be written again."""
+
 
 class KnownDirectories:
-    """The file of :class:`~.start_up_rules.Memory`. :meth:`load` and :meth:`save` block, and are for commands.
+    """The file of :class:`~.start_up_rules.Memory`. :meth:`load` blocks, and is for commands.
 
     Args:
         state_dir: ``kjbod.state.dir``; made when it is missing, it is no log directory.
@@ -70,21 +85,27 @@ class KnownDirectories:
             )
         return memory
 
-    def content(self, memory: Memory) -> bytes:
-        """Bytes of the file for a memory."""
-        document = {"version": 2, "node_id": self._node_id, **_document_of(memory)}
-        return json.dumps(document, indent=2).encode() + b"\n"
-
-    def save(self, memory: Memory) -> None:
-        """Replace the memory.
-
-        Raises:
-            StartUpError: the file cannot be written.
-        """
+    def last_read(self, content: bytes) -> Mapping[str, Any] | str | None:
+        """The part of a guard in the file's bytes; a reason, in words, where the file cannot be used; None where the
+        file has no such part."""
         try:
-            write_atomically(self.path, self.content(memory))
-        except OSError as error:
-            raise self.unusable(error) from None
+            document = parse_document(content)
+            if document["version"] not in (1, 2):
+                return f"it is of version {document['version']}"
+            part = document.get("last_read")
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            return f"it cannot be read: {error}"
+        if part is None:
+            return None
+        if not isinstance(part, dict) or _is_deeper(part, LAST_READ_DEPTH_MAX):
+            return "it cannot be read: last_read has another shape"
+        return part
+
+    def content(self, memory: Memory, last_read: Mapping[str, Any] | str | None = None) -> bytes:
+        """Bytes of the file for a memory, and for the part of a guard where there is a usable one."""
+        part = {"last_read": last_read} if isinstance(last_read, Mapping) else {}
+        document = {"version": 2, "node_id": self._node_id, **_document_of(memory), **part}
+        return json.dumps(document, indent=2).encode() + b"\n"
 
     def unusable(self, error: OSError) -> StorageError | ConfigError:
         """The state directory cannot be used; one that is somebody else's is a mistake of configuration."""
@@ -132,3 +153,8 @@ def _document_of(memory: Memory) -> dict[str, object]:
 
 def _plain(one: KnownDirectory | Retired) -> dict[str, object]:
     return {key: str(value) if isinstance(value, Uuid) else value for key, value in asdict(one).items()}
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is not None and (depth == 0 or any(_is_deeper(one, depth - 1) for one in inner))

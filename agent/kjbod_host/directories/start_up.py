@@ -22,7 +22,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -125,6 +125,8 @@ class Remembering:
     def __init__(self, config: Config, log: Log, owner: str = "agent") -> None:
         self._owner = owner
         self.memory = Memory()
+        self.last_read: Mapping[str, Any] | str | None = None
+        """The part of a guard, see :meth:`.known_directories.KnownDirectories.last_read`."""
         self._file = KnownDirectories(Path(config.kjbod_state_dir), config.node_id)
         self._state_dir = config.kjbod_state_dir
         self._node_id = config.node_id
@@ -150,7 +152,7 @@ class Remembering:
             return self.memory
         except OSError as error:
             raise self._file.unusable(error) from None
-        self.memory = self._file.parse(content)
+        self.memory, self.last_read = self._file.parse(content), self._file.last_read(content)
         return self.memory
 
     async def _lock(self) -> None:
@@ -175,7 +177,7 @@ class Remembering:
         async with self._saving:
             trouble = ""
             try:
-                await self._bounded(self.files.call("write", str(self._file.path), self._file.content(memory)))
+                await self._write()
             except OSError as error:
                 trouble = str(self._file.unusable(error))
             except StartUpError as error:
@@ -183,6 +185,26 @@ class Remembering:
             if trouble and trouble != self._trouble:
                 self._log.warning("state.not.saved", reason=trouble)
             self._trouble = trouble
+
+    async def save_last_read(self, last_read: Mapping[str, Any]) -> None:
+        """Save the part of a guard.
+
+        Raises:
+            OSError: the file cannot be written.
+            StartUpError: there is no answer in time.
+        """
+        self.last_read = last_read
+        async with self._saving:
+            await self._write()
+
+    async def _write(self) -> None:
+        content = self._file.content(self.memory, self.last_read)
+        await self._bounded(self.files.call("write", str(self._file.path), content))
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     async def keep_current(self, status: Callable[[], Iterable[DirectoryStatus]], clock: Clock) -> None:
         """Note which directories are there, and what they lie on: from time to time, and when one is new there

@@ -585,6 +585,19 @@ class HasProcesses(Protocol):
         """Processes of them that touch disks."""
 
 
+def worker_ids(storage: StorageAgent) -> tuple[int, ...]:
+    """Processes of a storage agent that touch disks, where it has any."""
+    return storage.worker_ids() if isinstance(storage, HasProcesses) else ()
+
+
+def helper_ids(storage: StorageAgent) -> tuple[int, ...]:
+    """Processes of a storage agent beside those."""
+    if not isinstance(storage, HasProcesses):
+        return ()
+    workers = storage.worker_ids()
+    return tuple(pid for pid in storage.process_ids() if pid not in workers)
+
+
 class StorageAgentFactory(Protocol):
     """The class or function that an entry point of the group ``kjbod.storage`` names."""
 

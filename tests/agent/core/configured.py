@@ -247,8 +247,8 @@ class Agent:
             monkeypatch.setattr(daemon, name, replacement)
         monkeypatch.setattr(listener, "serve", self._serve)
         monkeypatch.setattr("kjbod.metrics.listener.MetricsListener", lambda *_: self.metrics)
-        monkeypatch.setattr(daemon.Daemon, "_open_control", self._nothing)
-        monkeypatch.setattr(daemon.Daemon, "_keeper", lambda *_: None)  # it would start processes
+        monkeypatch.setattr(daemon.Agent, "_open_control", self._nothing)
+        monkeypatch.setattr(daemon.Agent, "_keeper", lambda *_: None)  # it would start processes
 
     def _listeners(self, config: Config, parts: Parts, certificates: Certificates, **options: Any) -> Listeners:
         self.parts = parts
@@ -277,9 +277,9 @@ class Agent:
         self.quorum.commit(
             FeatureLevelRecord(name=METADATA_VERSION, feature_level=SUPPORTED_FEATURES[METADATA_VERSION][1])
         )
-        self.daemon = daemon.Daemon(config, daemon.registered_listeners(config), clock, _Steady(858))
+        self.daemon = daemon.Agent(config, daemon.registered_listeners(config), clock, _Steady(858))
         self.daemon._log = self.log  # type: ignore[assignment]
-        self.daemon._spawn = self._spawn  # type: ignore[method-assign, assignment]
+        self.daemon._daemon.spawn = self._spawn  # type: ignore[method-assign, assignment]
         self.daemon.remembering = _Memory(Memory())
         self.daemon._storage = storage = MemoryStorageAgent(StorageOptions(clock=clock), self.disks)
         self.opened = await open_directories(

@@ -412,7 +412,7 @@ def made_storage_agent(text: str) -> str:
         patched.setattr(ending.Ending, "start", lambda *_: None)
         config = read(text)
         with pytest.raises(KjbodError):
-            asyncio.run(daemon.Daemon(config, (), SystemClock(), random.Random(1)).run())
+            asyncio.run(daemon.Agent(config, (), SystemClock(), random.Random(1)).run())
     return asked[0]
 
 

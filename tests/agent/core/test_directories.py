@@ -202,7 +202,7 @@ def test_what_lies_where_is_remembered_outside_the_disks_with_device_serial_and_
 ) -> None:
     state = tmp_path / "new" / "state"
     KnownDirectories(state, 1).load()
-    KnownDirectories(state, 1).save(KNOWN)
+    (state / KNOWN_DIRECTORIES_NAME).write_bytes(KnownDirectories(state, 1).content(KNOWN))
     assert KnownDirectories(state, 1).load() == KNOWN
     with pytest.raises(ConfigError, match=r"is what node 1 remembers of its disks: give node 2 a kjbod.state.dir"):
         KnownDirectories(state, 2).load()
@@ -232,6 +232,46 @@ def test_the_memory_of_an_agent_before_this_version_is_read(tmp_path: Path) -> N
 def test_a_memory_that_is_garbage_is_forgotten_and_not_fatal(tmp_path: Path, content: bytes) -> None:
     (tmp_path / KNOWN_DIRECTORIES_NAME).write_bytes(content)
     assert KnownDirectories(tmp_path, 1).load() == Memory()
+
+
+LAST_READ = {"version": 1, "directories": {"/d1": {"place": {"device": "8:17"}, "survey": {"lock": [8, 17, 4]}}}}
+
+
+def test_the_part_of_a_guard_is_kept_and_earlier_releases_pass_over_it(tmp_path: Path) -> None:
+    known = KnownDirectories(tmp_path, 1)
+    content = known.content(KNOWN, LAST_READ)
+    assert (known.parse(content), known.last_read(content)) == (KNOWN, LAST_READ)
+    document = json.loads(content)
+    assert document.pop("last_read") == LAST_READ
+    assert json.dumps(document, indent=2).encode() + b"\n" == known.content(KNOWN), "version 2, as of earlier releases"
+    assert known.last_read(known.content(KNOWN)) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it cannot be read: "),
+        (b"{", "it cannot be read: "),
+        (b"[]", "it cannot be read: "),
+        (b"{}", "it cannot be read: "),
+        (b"[" * 100_000, "it cannot be read: nested too deep"),
+        (b'{"version":3,"last_read":{}}', "it is of version 3"),
+        (b'{"version":2,"last_read":7}', "it cannot be read: last_read has another shape"),
+        (b'{"version":2,"last_read":"it is of version 3"}', "it cannot be read: last_read has another shape"),
+        (
+            b'{"version":2,"last_read":' + b'{"a":[' * 200 + b"]}" * 200 + b"}",
+            "it cannot be read: last_read has another",
+        ),
+    ],
+)
+def test_a_part_of_a_guard_that_cannot_be_used_has_a_reason_and_is_not_written_again(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    known = KnownDirectories(tmp_path, 1)
+    part = known.last_read(content)
+    assert isinstance(part, str)
+    assert part.startswith(reason)
+    assert known.content(KNOWN, part) == known.content(KNOWN)
 
 
 A, B, C = (Uuid.of(8, n) for n in (1, 2, 3))

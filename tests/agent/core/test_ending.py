@@ -47,7 +47,7 @@ class RefusingStorage:
 
 
 def agent() -> Coroutine[Any, Any, int]:
-    return daemon.Daemon(read(""), (), SystemClock(), random.Random(1)).run()
+    return daemon.Agent(read(""), (), SystemClock(), random.Random(1)).run()
 
 
 def guard() -> Coroutine[Any, Any, int]:
@@ -82,9 +82,9 @@ def test_no_signal_is_heard_after_the_last_line() -> None:
 
 def test_an_agent_that_ends_before_it_has_a_broker_is_not_interrupted_by_a_first_signal() -> None:
     async def finish() -> str:
-        one = daemon.Daemon(read(""), (), SystemClock(), random.Random(1))
-        one._main = asyncio.current_task()
-        one._ending.start(one._signalled)
+        one = daemon.Agent(read(""), (), SystemClock(), random.Random(1))
+        one._daemon._main = asyncio.current_task()
+        one._ending.start(one._daemon._signalled)
         one._ending.limit(REFUSED)
         await terminate()
         return "whole"
