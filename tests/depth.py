@@ -32,9 +32,9 @@ _STEPS = 40
 _SEEDS = 10_000
 """Drawn ones are short: people type them. A seed of any size can be asked for."""
 _TIMEOUT_FACTOR_DEEP = 20
-DEAR_S = 3
+DEAR_S = 2
 """A test of the world that takes so long, by ``tests/durations.json``, is dear."""
-DEAR_DRAWN = 5
+DEAR_DRAWN = 6
 """Of so many dear tests that follow each other a complete run in CI has one."""
 EVERY_RUN = "every_run"
 """Marker of dear tests that no complete run leaves out: what the README promises, and what has lost data once."""

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import re
 from collections.abc import Callable, Coroutine, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,13 @@ NOT_AN_AGENT_S = {
 PARAMETER = re.compile(r"(su|lc|rp|am|mv|sy)_\d+_[a-z]")
 
 
-def names_of_tests() -> Iterator[str]:
+@cache
+def names_of_tests() -> frozenset[str]:
     """Names of all test functions, and the ids of their parameters that begin with the id of a row."""
+    return frozenset(_names_of_tests())
+
+
+def _names_of_tests() -> Iterator[str]:
     for path in TESTS.rglob("test_*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):

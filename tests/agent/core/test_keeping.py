@@ -39,6 +39,7 @@ from kjbod_agent.keeping import IMAGE_NAME, MEMORY_NAME, Keeping, Start
 from kjbod_host.files import metadata_image
 from kjbod_host.files.file_worker import OPERATIONS
 from kjbod_host.files.metadata_files import KeptLog, OwnFiles
+from tests.depth import Points, sweep
 
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 NODE = 1
@@ -716,23 +717,27 @@ def refuse() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def anew(agent: Agent) -> None:
+    for path in (agent.inner, agent.state):
+        shutil.rmtree(path, ignore_errors=True)
+    agent.state.mkdir()
+
+
 @pytest.mark.parametrize("what", [die, refuse])
+@pytest.mark.parametrize("points", sweep(12))
 def test_an_end_or_a_full_disk_at_any_step_of_a_write_leaves_a_log_that_goes_on(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, points: Points, what: Callable[[], None]
 ) -> None:
-    at = 0
-    calls: list[str] = []
-    while len(calls) >= at:
-        at += 1
-        for path in (agent.inner, agent.state):
-            shutil.rmtree(path, ignore_errors=True)
-        agent.state.mkdir()
-        with at_step(monkeypatch, at, what) as calls, contextlib.suppress(Died, OSError, KjbodError):
+    with at_step(monkeypatch, 0, what) as all_calls:
+        write_log(agent, 0, 8)
+    assert {"write", "fsync", "fdatasync", "open", "mkdir"} <= set(all_calls) and len(all_calls) > 30
+    for at in points.of(range(1, len(all_calls) + 1)):
+        anew(agent)
+        with at_step(monkeypatch, at, what), contextlib.suppress(Died, OSError, KjbodError):
             write_log(agent, 0, 8)
         write_log(agent, 0, 8)
         found = KeptLog(agent.inner, agent.state / MEMORY_NAME).open(None)
         assert (found["end"], found["epochs"], found["problem"]) == (8, [(1, 0), (2, 4)], None), f"at step {at}"
-    assert {"write", "fsync", "fdatasync", "open", "mkdir"} <= set(calls) and at > 30
 
 
 def take_snapshot(agent: Agent) -> None:
@@ -750,25 +755,24 @@ def take_snapshot(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("what", [die, refuse])
+@pytest.mark.parametrize("points", sweep(12))
 def test_an_end_or_a_full_disk_at_any_step_of_a_snapshot_leaves_what_goes_on(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, points: Points, what: Callable[[], None]
 ) -> None:
-    at = 0
-    calls: list[str] = []
-    while len(calls) >= at:
-        at += 1
-        for path in (agent.inner, agent.state):
-            shutil.rmtree(path, ignore_errors=True)
-        agent.state.mkdir()
+    write_log(agent, 0, 8)
+    with at_step(monkeypatch, 0, what) as all_calls:
+        take_snapshot(agent)
+    assert len(all_calls) > 20
+    for at in points.of(range(1, len(all_calls) + 1)):
+        anew(agent)
         write_log(agent, 0, 8)
-        with at_step(monkeypatch, at, what) as calls, contextlib.suppress(Died, OSError, KjbodError):
+        with at_step(monkeypatch, at, what), contextlib.suppress(Died, OSError, KjbodError):
             take_snapshot(agent)
         start = agent.start()
         assert start is None or start.kept.end_offset in (8, 101, 102), f"at step {at}"
         take_snapshot(agent)
         assert names(agent.start()) == {"t50", "t100", "t101"}, f"at step {at}"
         assert agent.log.reasons("metadata.kept.stopped") == []
-    assert at > 20
 
 
 def test_a_full_disk_ends_the_keeping_with_one_line_and_what_was_written_counts(agent: Agent) -> None:
