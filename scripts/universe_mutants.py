@@ -49,20 +49,20 @@ class _Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(source, self._found.origin, "exec"), module.__dict__)
 
 
-def play(mutant: Mutant, lasting_s: float) -> str | None:
+def play_mutant(mutant: Mutant, lasting_s: float) -> str | None:
     """Play stories with a broken rule in this process, which has not imported the guard; what the first one shows that
     is not as it must be, None: none in this time."""
     sys.meta_path.insert(0, _Broken(mutant))
-    from tests.guard.test_universe import compare, plan
+    from tests.guard.stories import plan, problems_of
 
     began_s, seed = time.monotonic(), FIRST_SEED
     while time.monotonic() - began_s < lasting_s:
-        settings, story = plan(seed)
         try:
-            compare(seed, story, **settings)
+            problems = problems_of(plan(seed))
         except Exception as error:  # noqa: BLE001  whatever a broken rule leads to, it is found
-            what = str(error).partition("\n")[0][:_SHOWN_CHARS] or repr(error)
-            return f"story {seed - FIRST_SEED + 1}: {what}"
+            problems = [repr(error)]
+        if problems:
+            return f"story {seed - FIRST_SEED + 1}: {problems[0][:_SHOWN_CHARS]}"
         seed += 1
     return None
 
@@ -78,8 +78,8 @@ class _FirstFailure:
 
 
 def test() -> str | None:
-    """Run the tests of the guard that start nothing, with the rule that :func:`play` has broken in this process; the
-    first one that fails, None: none does."""
+    """Run the tests of the guard that start nothing, with the rule that :func:`play_mutant` has broken in this process;
+    the first one that fails, None: none does."""
     first = _FirstFailure()
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main(
@@ -109,7 +109,7 @@ def play_all(lasting_s: int) -> int:
 def main(argv: Sequence[str]) -> int:
     """Play the mutant of a name for so many seconds, then test it; the exit code: 0 when it was found."""
     name, lasting_s = argv
-    found = play(next(one for one in MUTANTS if one.name == name), float(lasting_s)) or test()
+    found = play_mutant(next(one for one in MUTANTS if one.name == name), float(lasting_s)) or test()
     if found is not None:
         print(found)
     return EXIT_FAILURE if found is None else 0

@@ -98,6 +98,8 @@ class Newer(Struct):
     @property
     def problem(self) -> str | None:
         """Reason why the picture is incomplete, with the remedy; None: it is whole."""
+        if not self.counts:
+            return None  # nearly always, and asked many times a second
         return self._text([kind for kind in self.counts if not is_harmless(kind[0])])
 
     @property

@@ -161,6 +161,12 @@ MUTANTS: Final = (
         "if behind := why_behind(observed, case.offset, case.brokers_max, key, case.now_ms, fences=True):",
         "if behind := '':",
     ),
+    Mutant(
+        "a fence that takes the majority of the quorum",
+        "deciding",
+        "needed=None if quorum is None else majority.why_needed(quorum, self.site.node_id, now.now_ms)",
+        "needed=None",
+    ),
     Mutant("a second fence at once", "budget", "case.now_ms - case.last_fence_ms < FENCE_AGAIN_MS", "False"),
     # Evictions.
     Mutant(

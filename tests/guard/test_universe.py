@@ -1,58 +1,36 @@
 """Several guards at once, in correlated trouble: real cores on one controller's log (:mod:`tests.guard.universe`).
 
-Each story runs twice by one seed, with guards and without. The invariants of :mod:`kjbod_guard.core` are checked
+Each story runs twice by one seed, with guards and without (:mod:`tests.guard.stories`). The invariants of
+:mod:`kjbod_guard.core` are checked
 at each act; at the end everything answers again, and every partition that Kafka alone serves then is served with
 guards.
 """
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable
-from typing import Any
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from tests.agent.conftest import VirtualLoop
-from tests.depth import seeds
-from tests.guard.universe import Universe
-
-LOST = (("journal", "memory"), ("journal",), ("memory",))
-"""What is lost of the state directory of a guard that was killed."""
-STALLS_MS = (1_000, 3_000, 7_000, 15_000, 60_000)
-Story = Callable[[Universe], Awaitable[None]]
-
-
-def run(seed: int, story: Story, **settings: Any) -> Universe:
-    """Play a story, let everything answer again, and check what must hold."""
-    loop = VirtualLoop()
-    universe = Universe(loop, seed, **settings)
-
-    async def main() -> None:
-        try:
-            await universe.begin()
-            assert len(universe.available()) == settings.get("partitions", 6), universe.notes
-            await story(universe)
-            await universe.heal()
-        finally:
-            await universe.close()
-
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(main())
-    universe.check_data()
-    universe.check_budget()
-    return universe
-
-
-def compare(seed: int, story: Story, **settings: Any) -> tuple[Universe, Universe]:
-    """A story with guards and without: nothing is lost or unavailable that Kafka alone would have kept."""
-    alone = run(seed, story, guarded=False, **settings)
-    assert not alone.violations or settings.get("unclean"), alone.violations
-    guarded = run(seed, story, guarded=True, **settings)
-    told = "\n".join(guarded.notes)
-    assert not guarded.violations, f"seed {seed} {settings}: {guarded.violations}\n{told}"
-    worse = {key for key in alone.available() - guarded.available() if key in guarded.partitions()}
-    assert not worse, f"seed {seed} {settings}: not served any more: {sorted(worse)}\n{told}"
-    return alone, guarded
+from kjbod.metadata.log_files import SegmentedLog
+from tests.depth import Points, seeds, sweep
+from tests.guard.lossy_disk import LossyDisk
+from tests.guard.stories import (
+    LOST,
+    STALLS_MS,
+    Event,
+    Moment,
+    Plan,
+    Story,
+    compare,
+    happen,
+    plan,
+    play,
+    run,
+    shorten,
+)
+from tests.guard.universe import STAGES, Universe
 
 
 def acts(universe: Universe, *means: str) -> list[tuple[int, str]]:
@@ -74,7 +52,7 @@ def test_three_disks_that_stand_still_at_once_cost_nothing(ms: int, skew_s: floa
         await asyncio.sleep(ms / 1000 + 20)
 
     _, guarded = compare(7, story)
-    assert not acts(guarded, "kill")
+    assert all(guarded.brokers[number].stuck_ms for number, _ in acts(guarded, "kill"))
     if not skew_s:  # all verdicts are there before the first guard may act; and the last disk is waited for as well
         assert not acts(guarded, "report", "cut", "mask")
 
@@ -96,7 +74,8 @@ def test_a_disk_that_is_dead_is_cut_and_evicted_and_everything_is_served_at_once
         assert len(universe.available()) == 6 or not universe.guarded, universe.notes
 
     alone, guarded = compare(7, story)
-    assert acts(guarded, "report", "cut", "reassign", "kill") == [(1, "report"), (1, "cut"), (1, "reassign")]
+    # It may have become a follower there before the cut: then its fetcher is stuck, and it is fenced as well.
+    assert acts(guarded, "report", "cut", "reassign")[:3] == [(1, "report"), (1, "cut"), (1, "reassign")]
     assert len(alone.acked["t", 0]) < len(guarded.acked["t", 0])
 
 
@@ -150,7 +129,7 @@ def loses(lost: tuple[str, ...], at: str) -> Story:
 
     async def story(universe: Universe) -> None:
         universe.hang(1, 0, None)
-        happen(universe, "guard killed at", (1, at, 0, lost, 3, None))
+        universe.at_moment(1, at, lambda: happen(universe, "guard killed", (1, lost, 3)))
         await asyncio.sleep(30)
 
     return story
@@ -160,7 +139,7 @@ def loses(lost: tuple[str, ...], at: str) -> Story:
 def test_a_guard_that_is_killed_between_cut_and_eviction_is_followed_by_one_that_evicts(lost: tuple[str, ...]) -> None:
     # Else the leader takes the cut copy in again where nobody writes, and it may lead after a restart.
     _, guarded = compare(7, loses(lost, "cut"))
-    assert [means for _, means in acts(guarded, "cut", "reassign", "kill")] == ["cut", "reassign"]
+    assert [means for _, means in acts(guarded, "cut", "reassign", "kill")][:2] == ["cut", "reassign"]
     assert 1 not in guarded.guards[2].observed.suspects
 
 
@@ -171,139 +150,127 @@ def test_a_guard_that_is_killed_between_report_and_cut_and_loses_its_state_is_fo
     assert [means for _, means in acts(guarded, "cut", "reassign", "kill", "fence")] == ["kill", "fence"]
 
 
+# ------------------------------------------------------------------------------- two troubles within milliseconds
+
+
+HUNG = {"brokers": 3, "rf": 3, "min_isr": 2, "partitions": 3, "cut_after_ms": 3_000}
+MEETING: dict[str, tuple[object, ...]] = {
+    "hang": (2, 0, None),
+    "freeze": (2, 1, None),
+    "fail": (2, 1, None),
+    "crash": (2,),
+    "restart": (2,),
+    "stall": (6_000,),
+    "slow": (6_000,),
+    "fail_over": (1_500,),
+    "power off": (1_500, True),
+    "host cut off": (2, 12_000),
+    "guard killed": (1, LOST[0], 3),
+    "guard cut off": (1, 12_000),
+    "state full": (1, 12_000),
+    "guard stands still": (1, 3_000),
+    "release": (1, 0),
+    "replace": (1, 0),
+    "cordon": (1, 1),
+    "reassign": (2, 0.0),
+    "delete": (),
+    "widen": (),
+    "answer": (1,),
+}
+ON_THE_WAY = [f"{act}{stage}" for act in ("suspect", "report", "cut", "reassign") for stage in STAGES]
+MEETINGS = [(name, kind) for name in ON_THE_WAY for kind in MEETING]
+
+
+@pytest.mark.parametrize("points", sweep(16))
+def test_whatever_happens_right_at_an_act_makes_nothing_worse(points: Points) -> None:
+    for name, kind in points.of(MEETINGS):
+        meeting = (Event(0.0, "hang", (1, 0, None)), Event(Moment(1, name), kind, MEETING[kind]))
+        played = play(Plan(7, HUNG, meeting))
+        assert not played.problems, "\n".join([f"{kind} at {name}", *played.problems, *played.guarded.notes])
+
+
+def test_what_meets_a_moment_of_a_guard_happens_at_the_same_time_without_guards() -> None:
+    meeting = (Event(0.0, "hang", (1, 0, None)), Event(Moment(1, "cut"), "crash", (2,)))
+    played = play(Plan(7, HUNG, meeting))
+    assert acts(played.guarded, "cut")
+    for (with_ms, kind, _), (without_ms, same, _) in zip(played.guarded.happened, played.alone.happened, strict=True):
+        assert kind == same
+        assert abs(with_ms - played.guarded.begun_ms - without_ms + played.alone.begun_ms) <= 1
+    assert any("broker 2 ends: it crashed" in one for one in played.alone.notes)
+
+
+def test_a_broken_story_is_shortened_to_what_breaks_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(universe: Universe) -> None:
+        crashed = any("broker 2 ends" in one for one in universe.notes)
+        if crashed and acts(universe, "cut"):
+            universe.violations.append("planted: a cut, and broker 2 ended")
+
+    monkeypatch.setattr(Universe, "check_budget", check)
+    long = (
+        Event(0.0, "hang", (1, 0, None)),
+        Event(Moment(1, "cut", 40), "crash", (2,)),
+        Event(20.0, "widen", ()),
+        Event(30.0, "stall", (2_000,)),
+        Event(Moment(1, "suspect"), "guard cut off", (3, 500)),
+    )
+    shorter = shorten(Plan(7, HUNG, long), "planted")
+    assert shorter.events == (long[0], Event(Moment(1, "cut"), "crash", (2,)))
+
+
 # --------------------------------------------------------------------------------------------------------- any story
-
-
-def plan(seed: int) -> tuple[dict[str, Any], Story]:
-    """Settings and a story, by a seed."""
-    rng = random.Random(seed)
-    brokers = rng.choice((2, 3, 3, 4, 5))
-    rf = min(brokers, rng.choice((2, 3, 3)))
-    settings: dict[str, Any] = {
-        "brokers": brokers,
-        "rf": rf,
-        "min_isr": rng.choice((1, 2)) if rf > 1 else 1,
-        "partitions": rng.choice((3, 6, 8)),
-        "cut_after_ms": rng.choice((1_000, 3_000, 3_000, 10_000)),
-        "elr": rng.random() < 0.5,
-        "brokers_max": rng.choice((1, 1, 1, 2)),
-        "dirs": rng.choice((2, 2, 3)),
-    }
-    events: list[tuple[float, str, tuple[Any, ...]]] = []
-    for wave in range(rng.choice((1, 1, 2, 3))):
-        begun = wave * rng.uniform(5, 70)
-        for number in rng.sample(range(1, brokers + 1), rng.randint(1, brokers)):
-            at = begun + rng.choice((0.0, rng.uniform(0, 2)))
-            events.append((at, "hang", (number, rng.randrange(settings["dirs"]), rng.choice((*STALLS_MS, None)))))
-        if rng.random() < 0.5:
-            kind = rng.choice(("stall", "fail_over"))
-            events.append((begun + rng.uniform(-1, 12), kind, (rng.choice((500, 2_000, 6_000, 20_000)),)))
-    for _ in range(rng.choice((0, 0, 1, 2, 4))):
-        to_guard = ("guard killed", "state lost", "guard cut off", "state full")
-        kind = rng.choice((*to_guard, "crash", "reassign", "delete", "widen"))
-        events.append((rng.uniform(0, 60), kind, (rng.randint(1, brokers), rng.uniform(0.5, 20), rng.random())))
-    hung = [arguments[0] for _, kind, arguments in events if kind == "hang"]
-    if rng.random() < 0.3:
-        events.append((rng.uniform(0, 8), "rest", (60_000,)))
-    for _ in range(rng.choice((0, 1, 1, 2))):
-        means = rng.choice(
-            ("suspect", "report", "report", "cut", "cut", "mask", "reassign", "reassign", "trust", "kill")
-        )
-        lost = rng.choice((*LOST, *LOST, ()))
-        later_ms, after_s = rng.choice((0, 0, rng.randint(0, 100))), rng.choice((0.5, rng.uniform(0.5, 40)))
-        also = rng.choice((None, None, "answer", "crash", "stall", "fail_over"))
-        events.append((0, "guard killed at", (rng.choice(hung), means, later_ms, lost, after_s, also)))
-
-    async def story(universe: Universe) -> None:
-        for at, kind, arguments in sorted(events, key=lambda one: one[0]):
-            universe.loop.call_later(max(0.0, at), happen, universe, kind, arguments)
-        await asyncio.sleep(max(100, 20 + max(at for at, _, _ in events)))
-
-    return settings, story
-
-
-def happen(universe: Universe, kind: str, arguments: tuple[Any, ...]) -> None:
-    """An event of a story."""
-    match kind, arguments:
-        case "hang", (number, disk, ms):
-            universe.hang(number, disk, ms)
-        case "stall", (ms,):
-            universe.stall(ms)
-        case "fail_over", (ms,):
-            universe.fail_over(ms)
-        case "rest", (ms,):
-            universe.rests_until_ms = universe.now_ms + ms
-        case "crash", (number, _, _):
-            universe.crash(number)
-        case "reassign", (number, _, chance):
-            keys = sorted(universe.partitions())
-            key = keys[int(chance * len(keys))]
-            others = [one for one in universe.brokers if one != number][: universe.rf]
-            universe.spawn(_quietly(universe.reassign({key: others})))
-        case "delete", _:
-            universe.spawn(_again(universe))
-        case "widen", _:
-            universe.spawn(_quietly(universe.widen("t", universe.count + 2)))
-        case _ if not universe.guarded:
-            return
-        case "guard killed", (number, after_s, _):
-            kill(universe, number, (), after_s)
-        case "state lost", (number, after_s, _):
-            kill(universe, number, LOST[0], after_s)
-        case "guard killed at", (number, means, later_ms, lost, after_s, also):
-
-            def die() -> None:
-                universe.at(universe.now_ms + later_ms, lambda: kill(universe, number, lost, after_s, also))
-
-            universe.guards[number].at = (means, die)
-        case "guard cut off", (number, for_s, _):
-            universe.guards[number].broken_until_ms = universe.now_ms + round(for_s * 1000)
-        case "state full", (number, for_s, _):
-            universe.guards[number].state_broken_until_ms = universe.now_ms + round(for_s * 1000)
-
-
-def kill(universe: Universe, number: int, lost: tuple[str, ...], after_s: float, also: str | None = None) -> None:
-    """A guard is killed, and another one starts with what is left of its state; and something else happens then."""
-    guard = universe.guards[number]
-    if not guard.is_dead:
-        guard.kill()
-        universe.loop.call_later(after_s, guard.restart)
-    if "journal" in lost:
-        guard.saved = b""
-    if "memory" in lost:
-        guard.memory = set()
-    match also:
-        case "answer":
-            for disk in universe.brokers[number].disks:
-                universe.answer(disk)
-        case "crash":
-            universe.crash(number)
-        case "stall":
-            universe.stall(3_000)
-        case "fail_over":
-            universe.fail_over(1_500)
-
-
-async def _quietly(work: Awaitable[Any]) -> None:
-    try:
-        await work
-    except (TimeoutError, ConnectionError):
-        return
-
-
-async def _again(universe: Universe) -> None:
-    """A topic is deleted and made again."""
-    try:
-        await universe.make_topic("u", 2)
-        await asyncio.sleep(3)
-        await universe.delete_topic("u")
-        for key in [key for key in universe.acked if key[0] == "u"]:
-            del universe.acked[key]
-    except (TimeoutError, ConnectionError):
-        return
 
 
 @pytest.mark.parametrize("seed", seeds(quick=4, ci=20, deep=2_000))
 def test_no_story_makes_a_cluster_worse_than_kafka_alone(seed: int) -> None:
-    settings, story = plan(seed)
-    compare(seed, story, **settings)
+    played = play(plan(seed))
+    assert not played.problems, "\n".join([*played.problems, *plan(seed).lines(), *played.guarded.notes])
+
+
+# --------------------------------------------------------------------------------------------- the controller's log
+
+
+POWER = [("power off", (500, True)), ("power off", (2_000, False)), ("fail_over", (500,))]
+
+
+def losing(times: int) -> Plan:
+    """A controller that dies again and again, each time right at another record."""
+    dying = [Event(5.0 * number + 1, "widen" if number % 2 else "delete", ()) for number in range(times)] + [
+        Event(5.0 * number + 1 + 0.02 * number, *POWER[number % len(POWER)]) for number in range(times)
+    ]
+    return Plan(7, HUNG, (Event(0.0, "hang", (1, 0, None)), *dying))
+
+
+def test_what_a_controller_acknowledged_is_there_after_each_of_its_deaths() -> None:
+    played = play(losing(12))
+    assert not played.problems, played.problems
+    assert played.guarded.controller.starts > 10
+
+
+def sync_nothing(fd: int) -> None: ...
+
+
+def acknowledge_first(files: SegmentedLog) -> None:
+    """Instead of a sync."""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [(os, "fdatasync", sync_nothing), (SegmentedLog, "sync", acknowledge_first)],
+    ids=["no fdatasync", "no sync"],
+)
+def test_a_controller_that_acknowledges_what_is_not_on_its_disk_is_found(
+    module: object, name: str, instead: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = LossyDisk.watched
+
+    @contextmanager
+    def watched(disk: LossyDisk) -> Iterator[None]:
+        with entered(disk):
+            monkeypatch.setattr(module, name, instead)
+            yield
+            monkeypatch.undo()
+
+    with monkeypatch.context() as outer:
+        outer.setattr(LossyDisk, "watched", watched)
+        universe = run(7, losing(6).play, guarded=False, **HUNG)
+    assert any("controller: " in one for one in universe.violations)

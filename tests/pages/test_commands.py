@@ -163,6 +163,8 @@ HELD = {
     "scripts/compatibility --versions --rows": RELEASES,
     "scripts/compatibility --versions --rows --again": RELEASES,
     "scripts/universe --for": UNIVERSE,
+    "scripts/universe --seed --steps --for": "tests/scripts/test_universe_cli.py"
+    "::test_it_ends_when_the_cores_have_handled_so_many_events",
     "scripts/universe --seed --stories": UNIVERSE,
     "scripts/universe --mutants --for": "tests/scripts/test_universe_cli.py"
     "::test_stories_find_a_rule_that_is_broken_on_purpose",

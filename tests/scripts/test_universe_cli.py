@@ -1,11 +1,12 @@
 """``scripts/universe``: stories by their seeds, and what is said of one in which a rule is broken."""
 
-from typing import Any
+import re
 
 import pytest
 
 from scripts import universe_cli, universe_mutants
 from tests.guard.mutants import MUTANTS, Mutant
+from tests.guard.stories import Event, Plan
 from tests.guard.universe import Universe
 
 
@@ -13,23 +14,34 @@ def test_one_story_is_told_with_all_that_happens_in_it(capsys: pytest.CaptureFix
     assert universe_cli.main(["--seed", "331", "--stories", "1"]) == 0
     *story, last = capsys.readouterr().out.splitlines()
     assert last.startswith("1 story from seed 331, 0 broken; ") and last.endswith("times real time")
-    assert any("hangs for" in line for line in story) and any("guard 1: broker serving" in line for line in story)
+    assert any("guard 1: broker serving" in line for line in story)
+
+
+def test_it_ends_when_the_cores_have_handled_so_many_events(capsys: pytest.CaptureFixture[str]) -> None:
+    assert universe_cli.main(["--seed", "331", "--steps", "1"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    found = re.match(r"1 story from seed 331, 0 broken; (\d+) steps, ", last)
+    assert found is not None and int(found[1]) > 1
 
 
 def test_a_rule_that_is_broken_is_said_with_the_command_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def story(universe: Universe) -> None:
-        if universe.guarded:
+    def check(universe: Universe) -> None:
+        if universe.guarded and any("hangs" in one for one in universe.notes):
             universe.violations.append("7.00 data: all is lost")
 
-    def plan(seed: int) -> tuple[dict[str, Any], Any]:
-        return {"brokers": 2, "rf": 2, "min_isr": 1}, story
+    def plan(seed: int) -> Plan:
+        events = (Event(1.0, "hang", (1, 0, 1_000)), Event(2.0, "widen", ()), Event(3.0, "stall", (500,)))
+        return Plan(seed, {"brokers": 2, "rf": 2, "min_isr": 1}, events)
 
+    monkeypatch.setattr(Universe, "check_data", check)
     monkeypatch.setattr(universe_cli, "plan", plan)
     assert universe_cli.main(["--seed", "5", "--stories", "2"]) == 1
     said = capsys.readouterr().out
-    assert "7.00 data: all is lost" in said
+    assert "seed 5: 7.00 data: all is lost" in said
+    shortened = said.partition("shortened:")[2].partition("7.00 data")[0]
+    assert "hang 1, 0, 1000" in shortened and "widen" not in shortened and "stall" not in shortened
     assert "again: scripts/universe --seed 6 --stories 1" in said
     assert "2 stories from seed 5, 2 broken; " in said
 
