@@ -1,17 +1,12 @@
-"""The devices under the log directories: how long each has been silent, and whether its counters count at all."""
+"""The devices under the log directories: how long each has been silent, and whether its counters count at all. Pure."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from kjbod_host.health import block
 from kjbod_host.health.block import BlockCounters, BlockDevice
 from kjbod_host.health.silence import DeviceSilence, observe_device
-
-if TYPE_CHECKING:
-    from kjbod_host.health.host import HostSources
-
 
 BUSY_EVERY_MS = 100
 """Between two samples of devices that have something to do. A silence is noticed that much after its begin at most."""
@@ -39,23 +34,19 @@ class DeviceWatch:
     """Samples of devices, shared by all directories on them.
 
     Args:
-        sources: where counters come from.
         gap_ms: the most that one sample may add to a silence.
     """
 
-    def __init__(self, sources: "HostSources", gap_ms: int) -> None:
-        self._sources = sources
+    def __init__(self, gap_ms: int) -> None:
         self._gap_ms = gap_ms
         self._silences: dict[str, DeviceSilence] = {}
         self._completed: dict[str, int] = {}
 
-    def read(self, device: BlockDevice, now_ms: int) -> Reading:
-        """Sample the devices of a directory."""
+    def sample(self, device: BlockDevice, read: Sequence[BlockCounters | None], now_ms: int) -> Reading:
+        """Take a sample of the devices of a directory; ``read``: the counters of each, None where there are none."""
         found: list[BlockCounters] = []
         hung_ms, after_flush, ended_ms = 0, False, 0
-        for name in device.names:
-            single = device if len(device.names) == 1 else replace(device, names=(name,))
-            counters = self._sources.read_counters(single)
+        for name, counters in zip(device.names, read, strict=True):
             if counters is None:  # pulled out; of several devices the others still tell
                 self._silences.pop(name, None)
                 self._completed.pop(name, None)
@@ -78,27 +69,3 @@ class DeviceWatch:
                 self._completed[name] = completed
                 busy = busy or silence.counters.in_flight > 0 or done > BUSY_REQUESTS
         return busy
-
-
-class CounterCheck:
-    """Whether the counters of a directory's device move with its probes."""
-
-    def __init__(self) -> None:
-        self._still = 0
-
-    def passed(self, before: BlockCounters | None, after: BlockCounters | None) -> bool:
-        """A probe passed between these two. False when the counters do not count."""
-        moved = before is None or after is None or before.completed != after.completed
-        self._still = 0 if moved else self._still + 1
-        return self._still < STILL_PROBES
-
-    def start_again(self) -> None:
-        """With other counters."""
-        self._still = 0
-
-
-def instead_of(device: BlockDevice, sources: "HostSources") -> BlockDevice:
-    """The device to read where the counters of another do not count: the one below it, or one without counters."""
-    return sources.below(device) or device.without_counters(
-        f"the counters of {' '.join(device.names)} stand still while probes pass"
-    )

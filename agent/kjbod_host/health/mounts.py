@@ -94,6 +94,11 @@ def mount_of(real_path: str, mounts: tuple[Mount, ...]) -> Mount | None:
     return now
 
 
+def mount_under(real_path: str, mount_id: int | None, mounts: tuple[Mount, ...]) -> Mount | None:
+    """The mount that a directory was seen to lie on, by its id; that of its path where the table does not have it."""
+    return next((mount for mount in mounts if mount.mount_id == mount_id), None) or mount_of(real_path, mounts)
+
+
 def _leads(mount: Mount, real_path: str) -> bool:
     point = mount.mount_point.rstrip("/")
     return real_path == point or real_path.startswith(point + "/")

@@ -1,17 +1,32 @@
-"""A directory under watch: what the monitor keeps about it, and what it tells of it."""
+"""A directory under watch: the state that the core keeps about it, and the status that it tells of it. Pure."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from enum import StrEnum
 
 from msgspec import Struct, field
 
+from kjbod.fleet.schema import latency_bucket
 from kjbod_host.health.block import BlockCounters, BlockDevice
-from kjbod_host.health.devices import CounterCheck, Reading
+from kjbod_host.health.devices import Reading
 from kjbod_host.health.mounts import Mount, MountChange
-from kjbod_host.health.verdict import DirectoryHealth, Event
+from kjbod_host.health.verdict import DirectoryHealth, Event, Health
 from kjbod_host.smart.readings import Smart
-from kjbod_host.storage.api import CanProbe, DirectoryError, LoadedDirectory, ProbeResult
+from kjbod_host.storage.api import BlockedCall, DirectoryError, LoadedDirectory, ProbeResult
+
+Found = DirectoryError | ProbeResult | None
+"""What an event of the verdict was made of, for its evidence."""
+NEVER = 1 << 62
+"""A time in milliseconds that does not come."""
+
+
+class Stage(StrEnum):
+    """Progress of a probe; the table is in :mod:`.core`."""
+
+    IDLE = "idle"
+    READING = "reading"
+    PROBING = "probing"
+    STUCK = "stuck"
 
 
 class DirectoryStatus(Struct, frozen=True):
@@ -57,9 +72,9 @@ class DirectoryStatus(Struct, frozen=True):
 
 
 class Watched(Struct, eq=False):
-    """A directory and what is going on with it."""
+    """A directory and what is going on with it. Times are monotonic ms."""
 
-    agent: CanProbe
+    path: str
     loaded: LoadedDirectory
     """As it was when the watch began, without its replicas."""
     directory_id: str
@@ -67,29 +82,42 @@ class Watched(Struct, eq=False):
     mount: Mount | None
     health: DirectoryHealth
     round_ms: int
-    """When its coroutine last went round."""
+    """When its probe last began or ended, or was seen to be stuck."""
     silent: bool = False
     """Whether it did not answer when the watch began."""
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
-    probing: bool = False
+    stage: Stage = Stage.IDLE
+    turn_ms: int = 0
+    """Its turn. Turns keep their distance from those of the others, also after probes out of turn."""
+    due_ms: int = NEVER
+    """When it is to be probed: in its turn, or sooner when no probe could be made."""
+    woken: bool = False
+    """Whether it is to be probed at once, or as soon as the present probe has ended."""
+    settled_ms: int = NEVER
+    """When a failure without a witness is to be confirmed."""
+    looks_ms: list[int] = field(default_factory=list)
+    """When all others are to be probed, unless a witness has passed its probe by then."""
+    sample_ms: int = NEVER
+    """When the present probe is to be sampled."""
+    begun_ms: int = 0
+    """When the present probe began, and the counters were read for it."""
+    moved: bool = False
+    """Whether an answer has come late since the present probe began."""
+    stuck: int | None = None
+    """Number of the request that is not answered in time."""
     full_next: bool = False
     """Whether the next probe is to be a full one whatever its turn: the kernel said something, or own work got an
     error."""
     noticed_ms: int | None = None
     """When its device's silence last asked for a probe."""
-    proof: tuple[Event, DirectoryError | None] | None = None
+    proof: tuple[Event, Found] | None = None
     """What confirmed a failure that waits for a witness."""
-    settled: asyncio.TimerHandle | None = None
-    counter_check: CounterCheck = field(default_factory=CounterCheck)
+    still_probes: int = 0
+    """Probes in a row that passed and wrote while the counters stood still."""
     change: MountChange = MountChange.OK
     before: BlockCounters | None = None
-    """Counters of the device when the present probe was asked for."""
-    before_ms: int = 0
-    """When that was."""
+    """Counters of the device when the present probe began."""
     wrote: bool = False
     """Whether the last probe was answered and wrote."""
-    sampler: asyncio.TimerHandle | None = None
     last_probe: ProbeResult | None = None
     probes: int = 0
     probe_failures: int = 0
@@ -97,14 +125,35 @@ class Watched(Struct, eq=False):
     freed_ms: int | None = None
     """When a request was answered well that its disk had swallowed before it failed."""
     probe_histogram: Counter[str] = field(default_factory=Counter)
-    task: asyncio.Task[None] | None = None
-    """Sends its probes."""
 
-    def status(self, reading: Reading, smart: Smart | None = None) -> DirectoryStatus:
-        """The status now; ``reading`` is of the device now, ``smart`` is what its disks last told."""
-        blocked = self.agent.blocked()
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is probed no more."""
+        return self.health.health is Health.FAILED
+
+    def next_ms(self) -> int:
+        """Time at which there is something to do; in the past: at once."""
+        at_ms = min(self.settled_ms, self.sample_ms, self.looks_ms[0] if self.looks_ms else NEVER)
+        if self.stage is not Stage.IDLE or self.has_failed:
+            return at_ms
+        return 0 if self.woken else min(at_ms, self.due_ms)
+
+    def count(self, duration_us: int, *, failed: bool) -> None:
+        """A probe was answered."""
+        self.probes += 1
+        self.probe_failures += failed
+        self.probe_us += duration_us
+        self.probe_histogram[latency_bucket(duration_us)] += 1
+
+    def freed(self, now_ms: int, *, well: bool) -> None:
+        """A request was answered. Of a disk that has failed meanwhile it tells that it may be back."""
+        if self.has_failed:
+            self.freed_ms = now_ms if well else None
+
+    def status(self, reading: Reading, blocked: BlockedCall | None, smart: Smart | None) -> DirectoryStatus:
+        """The status now: with its device, the request that is not answered, and what its disks last told."""
         return DirectoryStatus(
-            path=self.agent.path,
+            path=self.path,
             directory_id=self.directory_id,
             health=self.health,
             last_probe=self.last_probe,

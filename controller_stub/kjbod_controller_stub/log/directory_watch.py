@@ -7,6 +7,10 @@ touches the directory for this.
 
 The child itself is nothing of the disk. One that ends, does not start, or does not run, is made anew, each time after a
 longer pause; meanwhile the log's writer is watched alone.
+
+``kjbod_host.health.core`` decides about several directories together, by witnesses, device counters and mounts. None of
+these is here, and the log's writer is watched besides the probe. On that core this module was 43 lines longer, the
+controller had 27 modules and 0.7 MiB more, and the watch took 1.1 ms of processor time a second instead of 0.5 ms.
 """
 
 import asyncio

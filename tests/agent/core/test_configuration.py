@@ -380,7 +380,7 @@ async def two_errors_in_a_minute_are_a_failure(agent: Agent) -> bool:
             (110, ProbeSucceeded(105, 4, False, None)),
             (50_000, ProbeFailed(49_990, errno.EIO, "fsync", False)),
         ):
-            state = judge(state, event, now_ms, agent.monitor._settings).state
+            state = judge(state, event, now_ms, agent.monitor._core.settings).state
         return state.health is Health.FAILED
 
 
@@ -396,7 +396,7 @@ async def failed_seconds_after_all_died(agent: Agent) -> bool:
 async def trouble_half_a_second_apart_is_the_hosts(agent: Agent) -> bool:
     async with agent:
         suspects = [DirectoryHealth(health=Health.SUSPECT, trouble_ms=at_ms) for at_ms in (1_000, 1_500)]
-        return is_host_fault(suspects, 1_600, agent.monitor._settings)
+        return is_host_fault(suspects, 1_600, agent.monitor._core.settings)
 
 
 def made_storage_agent(text: str) -> str:

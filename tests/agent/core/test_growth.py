@@ -3,8 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -93,15 +92,11 @@ def test_sizes_of_replicas_that_are_gone_are_forgotten_also_when_clients_ask_for
 
 
 def test_devices_that_were_pulled_out_are_forgotten() -> None:
-    there: set[str] = set()
-    read = lambda device: BlockCounters(0, 5, 0) if device.names[0] in there else None  # noqa: E731
-    watch = DeviceWatch(cast(Any, SimpleNamespace(read_counters=read)), gap_ms=1_000)
+    watch = DeviceWatch(gap_ms=1_000)
     for number in range(50):
         device = BlockDevice((f"sd{number}",), "8:16")
-        there.add(device.names[0])
-        watch.read(device, number)
+        watch.sample(device, [BlockCounters(0, 5, 0)], number)
         watch.is_busy(device)
-        there.clear()
-        watch.read(device, number)
+        watch.sample(device, [None], number)
     held = entries(watch)
     assert (held["DeviceWatch._silences"], held["DeviceWatch._completed"]) == (0, 0)

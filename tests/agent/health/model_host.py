@@ -1,4 +1,4 @@
-"""Log directories and their disks as a model, with the verdict driven as the monitor drives it. No event loop.
+"""Disks, devices and workers as a model that answers the real ``HostHealth``. No event loop.
 
 A probe is a chain of requests to a device, one after the other, as measured on ext4. The last is the journal's commit
 record, written with FUA: the kernel makes of it a write and a flush where the device knows no FUA, and counts neither
@@ -16,20 +16,22 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from kjbod_host.health import verdict
+from kjbod_host.health import core, verdict
 from kjbod_host.health.block import BlockCounters, BlockDevice
-from kjbod_host.health.devices import BUSY_EVERY_MS, IDLE_EVERY_MS, DeviceWatch
-from kjbod_host.health.monitor import (
-    CONFIRM_AFTER_MS,
-    RETRY_AFTER_MS,
-    SAMPLE_AT_MS,
-    SAMPLE_EVERY_MS,
-    WITNESS_TIMEOUT_MS,
-    WITNESSES,
-    NoSources,
+from kjbod_host.health.evidence import Verdict
+from kjbod_host.health.mounts import Mount
+from kjbod_host.health.sources.api import KernelEvent
+from kjbod_host.health.verdict import Cause, DirectoryHealth, Health, HealthSettings
+from kjbod_host.storage.api import (
+    BlockedCall,
+    DirectoryError,
+    LateAnswer,
+    LoadedDirectory,
+    MountIdentity,
+    ProbeResult,
+    WorkerUnavailable,
 )
-from kjbod_host.health.verdict import Ask, Cause, DirectoryHealth, Event, Health, HealthSettings
-from kjbod_host.health.witness import must_settle
+from kjbod_host.storage.directory_client import LOOK_MS
 
 REQUESTS = 5
 """Of a probe on ext4, one after the other; a full one has twice as many."""
@@ -75,7 +77,7 @@ class ModelDisk:
     frozen_ms: int = 0
     """Since when it is frozen, if it is; a thaw that no sample can see is none."""
     thawed_ms: int = -1_000_000
-    """When it was frozen last."""
+    """When it was frozen last, by the time that the agent ran: in a pause no sample sees a thaw."""
     moved_ms: int = 0
     """When it last completed a request of ours; by the model's clock, and by the time that the agent ran."""
     moved_running_ms: int = 0
@@ -98,45 +100,26 @@ class ModelDisk:
         self.neighbours_ms += done * 10
 
 
-class _Counters(NoSources):
-    """``/sys/block`` of the model."""
-
-    def __init__(self, host: "ModelHost", disks: dict[str, ModelDisk]) -> None:
-        self._host = host
-        self._disks = disks
-
-    def read_counters(self, device: BlockDevice) -> BlockCounters | None:
-        return self._disks[device.names[0]].read(self._host.now_ms)
-
-
 @dataclass(eq=False)
-class Watched:
-    """A directory, its disk, its worker and what the verdict remembers."""
+class Directory:
+    """A directory, its disk, its worker, the request that this is at, and what was told of it."""
 
     name: str
     disk: ModelDisk
-    device: BlockDevice
-    health: DirectoryHealth = field(default_factory=DirectoryHealth)
+    core: core.HostHealth
     stopped: bool = False
     """Its worker, by SIGSTOP."""
     parked: list[Callable[[], None]] = field(default_factory=list)
     number: int = 0
     sent_ms: int | None = None
+    """When its request was sent; None when it is at none."""
+    awaited: bool = False
+    """Whether the core still waits for its answer; else that comes late."""
     begun_ms: int = 0
     full: bool = False
     left: int = 0
     step: str = ""
     wchan: str = ""
-    probes: int = 0
-    before: BlockCounters | None = None
-    turn_ms: int = 0
-    wake: bool = False
-    full_next: bool = False
-    noticed_ms: int = 0
-    last_ms: int = 0
-    due: int = 0
-    """Number of the timer that starts the next probe; older ones are void."""
-    sampling: int = 0
     errors: list[tuple[int, int]] = field(default_factory=list)
     """``(begun, answered)`` of every error that was seen."""
     states: list[tuple[int, Health, Cause]] = field(default_factory=list)
@@ -148,9 +131,16 @@ class Watched:
     """When it was failed: how long the agent had run since the request that was not answered was sent."""
     sent_running_ms: int = 0
 
+    @property
+    def health(self) -> DirectoryHealth:
+        """By the verdict."""
+        watched = self.core.watched(self.name)
+        assert watched is not None
+        return watched.health
+
 
 class ModelHost:
-    """Directories under one monitor; see the module.
+    """Directories under one core; see the module.
 
     Args:
         disks: by name of the directory.
@@ -162,22 +152,23 @@ class ModelHost:
         self.now_ms = 0
         self.running_ms = 0
         """Time in which the agent's process ran."""
-        numbers = {disk: f"sd{number}" for number, disk in enumerate(dict.fromkeys(disks.values()))}
-        self._devices = DeviceWatch(
-            _Counters(self, {name: d for d, name in numbers.items()}), self.settings.sample_gap_ms
-        )
-        self.watched = {
-            name: Watched(name, disk, BlockDevice((numbers[disk],), f"8:{number}"))
-            for number, (name, disk) in enumerate(disks.items())
-        }
-        self.fed: list[tuple[int, str, Event, Health]] = []
+        self.core = core.HostHealth(self.settings, self.now_ms)
+        self.watched = {name: Directory(name, disk, self.core) for name, disk in disks.items()}
+        self.fed: list[tuple[int, str]] = []
+        """What was told, and when."""
         self._heap: list[tuple[int, int, bool, Callable[[], None]]] = []
         self._sequence = 0
         self._stalled_until = 0
-        for position, directory in enumerate(self.watched.values()):
-            directory.turn_ms = position * self.settings.probe_interval_ms // len(disks)
-            self._start_after(directory, directory.turn_ms)
-        self._watch_devices()
+        self._waking_ms: int | None = None
+        numbers = {disk: f"sd{number}" for number, disk in enumerate(dict.fromkeys(disks.values()))}
+        self._disks = {name: disk for disk, name in numbers.items()}
+        for number, (name, disk) in enumerate(disks.items()):
+            device = BlockDevice((numbers[disk],), f"8:{number}", disks=(numbers[disk],))
+            mount = Mount(number, 1000, device.device, "/", name, "ext4", numbers[disk], frozenset({"rw"}))
+            identity = MountIdentity(number, None, device.device, 2, "", None)
+            loaded = LoadedDirectory(name, name, None, None, (), (), False, identity, 1, 1, False, None)
+            self._step(core.Added(loaded, name, mount, device, (mount,)))
+        self._step(core.Signal.STARTED)
 
     # time ----------------------------------------------------------------------------------------------------------
 
@@ -223,11 +214,7 @@ class ModelHost:
             quick = verdict.ProbeSucceeded(self.now_ms, 5)
             after = verdict.judge(state, quick, self.now_ms + duration_ms, self.settings).state
             assert replace(after, well_ms=state.well_ms) == replace(state, blockage=None)
-            directory.turn_ms += duration_ms
-        self._heap = [(at + duration_ms, number, ours, act) for at, number, ours, act in self._heap]
-        self.now_ms += duration_ms
-        for disk in {directory.disk for directory in self.watched.values()}:
-            disk.neighbours_ms += duration_ms
+        self.suspend(duration_ms)
 
     # the disk ------------------------------------------------------------------------------------------------------
 
@@ -235,15 +222,15 @@ class ModelHost:
         """Another mode; what waited is answered in it."""
         disk.let_neighbours_work(self.now_ms)
         if disk.mode is Mode.FROZEN:
-            disk.thawed_ms = self.now_ms
-        if mode is Mode.FROZEN and self.now_ms - disk.thawed_ms >= self.settings.sample_gap_ms:
+            disk.thawed_ms = self.running_ms
+        if mode is Mode.FROZEN and self.running_ms - disk.thawed_ms >= self.settings.sample_gap_ms:
             disk.frozen_ms = self.now_ms
         disk.mode = mode
         waiting, disk.waiting = disk.waiting, []
         for go_on in waiting:
             go_on()
 
-    def _request(self, directory: Watched, number: int) -> None:
+    def _request(self, directory: Directory, number: int) -> None:
         """One request on its way to the device. What a probe reads before it writes passes a frozen file system."""
         disk = directory.disk
         if disk.mode is Mode.FROZEN and directory.step.startswith("fsync"):
@@ -262,7 +249,7 @@ class ModelHost:
             due_ms += disk.latency_ms()
         self._at(due_ms, lambda: self._complete(directory, number, in_flight=not throttled), ours=False)
 
-    def _complete(self, directory: Watched, number: int, *, in_flight: bool) -> None:
+    def _complete(self, directory: Directory, number: int, *, in_flight: bool) -> None:
         """The device has done a request, unless it stands still now."""
         disk = directory.disk
         if disk.mode is Mode.HUNG and in_flight:
@@ -277,25 +264,25 @@ class ModelHost:
 
     # the worker ----------------------------------------------------------------------------------------------------
 
-    def _worker(self, directory: Watched, act: Callable[[], None]) -> None:
+    def _worker(self, directory: Directory, act: Callable[[], None]) -> None:
         """The worker goes on, unless it is stopped."""
         if directory.stopped:
             directory.parked.append(act)
         else:
             act()
 
-    def stop_worker(self, directory: Watched) -> None:
+    def stop_worker(self, directory: Directory) -> None:
         """SIGSTOP."""
         directory.stopped = True
 
-    def continue_worker(self, directory: Watched) -> None:
+    def continue_worker(self, directory: Directory) -> None:
         """SIGCONT."""
         directory.stopped = False
         parked, directory.parked = directory.parked, []
         for act in parked:
             act()
 
-    def _done(self, directory: Watched, number: int, error: int) -> None:
+    def _done(self, directory: Directory, number: int, error: int) -> None:
         """The next request, or the answer; nothing when the worker was killed meanwhile."""
         if number != directory.number or directory.sent_ms is None:
             return
@@ -308,171 +295,125 @@ class ModelHost:
         duration_ms = self.now_ms - directory.begun_ms
         self._at(self.now_ms, lambda: self._answered(directory, number, error, duration_ms), ours=True)
 
-    # the monitor ---------------------------------------------------------------------------------------------------
+    def worker_died(self, directory: Directory) -> None:
+        """SIGKILL of the worker while it was at a probe: another one is started."""
+        if directory.sent_ms is not None and directory.health.health is not Health.FAILED:
+            directory.sent_ms = None
+            directory.parked.clear()
+            if directory.awaited:
+                self._end(directory, WorkerUnavailable(directory.name, "its worker died"))
 
-    def _start_after(self, directory: Watched, delay_ms: int) -> None:
-        directory.due += 1
-        due = directory.due
-        self._at(self.now_ms + delay_ms, lambda: self._start(directory, due), ours=True)
+    # the storage agent -------------------------------------------------------------------------------------------
 
-    def _wake(self, directory: Watched) -> None:
-        """Probe at once, or once the present probe is answered."""
-        if directory.sent_ms is None:
-            self._start_after(directory, 0)
-        else:
-            directory.wake = True
-
-    def _watch_devices(self) -> None:
-        readings = {d.device: self._devices.read(d.device, self.now_ms) for d in self.watched.values()}
-        for directory in self.watched.values():
-            silent = readings[directory.device].hung_ms >= self.settings.notice_ms
-            waited_ms = self.now_ms - directory.noticed_ms
-            if silent and directory.sent_ms is None and waited_ms >= self.settings.probe_interval_ms:
-                directory.noticed_ms = self.now_ms
-                self._wake(directory)
-        busy = [device for device in readings if self._devices.is_busy(device)]
-        self._at(self.now_ms + (BUSY_EVERY_MS if busy else IDLE_EVERY_MS), self._watch_devices, ours=True)
-
-    def _start(self, directory: Watched, due: int) -> None:
-        if due != directory.due or directory.sent_ms is not None or directory.health.health is Health.FAILED:
-            return
-        directory.due += 1
+    def _send(self, directory: Directory, full: bool) -> None:
         directory.number += 1
         directory.sent_ms, directory.sent_running_ms = self.now_ms, self.running_ms
-        in_turn = directory.probes % self.settings.full_probe_every == 0
-        troubled = directory.health.health in (Health.SUSPECT, Health.FULL)
-        directory.full = in_turn or troubled or directory.full_next
-        directory.wake = directory.full_next = False
-        directory.left = REQUESTS * (2 if directory.full else 1)
+        directory.awaited, directory.full = True, full
+        directory.left = REQUESTS * (2 if full else 1)
         directory.step = directory.wchan = ""
-        directory.before = self._devices.read(directory.device, self.now_ms).counters
-        directory.sampling += 1
-        self._sample_after(directory, SAMPLE_AT_MS[0])
-        number = directory.number
+        number, due_ms = directory.number, self.now_ms + self.settings.probe_timeout_ms
         self._at(self.now_ms, lambda: self._worker(directory, lambda: self._take(directory, number)), ours=False)
+        self._at(due_ms, lambda: self._overdue(directory, number, due_ms), ours=True)
 
-    def _take(self, directory: Watched, number: int) -> None:
+    def _take(self, directory: Directory, number: int) -> None:
         directory.begun_ms = self.now_ms
         self._done(directory, number, 0)
 
-    def _answered(self, directory: Watched, number: int, error: int, duration_ms: int) -> None:
+    def _answered(self, directory: Directory, number: int, error: int, duration_ms: int) -> None:
         if number != directory.number or directory.sent_ms is None:
             return
-        begun_ms, directory.sent_ms = directory.sent_ms, None
-        full = directory.full
-        directory.sampling += 1
-        directory.probes += 1
-        late = self.now_ms - begun_ms >= self.settings.probe_timeout_ms
-        if directory.health.health is Health.FAILED:
-            return
-        interval_ms = self.settings.probe_interval_ms
-        directory.turn_ms += max(0, (self.now_ms - directory.turn_ms) // interval_ms + 1) * interval_ms
-        directory.last_ms = self.now_ms - begun_ms
-        self._start_after(directory, 0 if late or directory.wake else directory.turn_ms - self.now_ms)
+        sent_ms, directory.sent_ms = directory.sent_ms, None
+        failed = None
         if error:
-            directory.errors.append((begun_ms, self.now_ms))
-            self.feed(directory, verdict.ProbeFailed(begun_ms, error, directory.step))
-        elif not late:
-            no_space = "ENOSPC" if full and directory.disk.full else None
-            self.feed(directory, verdict.ProbeSucceeded(begun_ms, duration_ms, full, no_space))
+            directory.errors.append((sent_ms, self.now_ms))
+            failed = DirectoryError(error, directory.step, directory.name, after_us=duration_ms * 1000)
+        if directory.awaited:
+            no_space = "ENOSPC" if directory.full and directory.disk.full else None
+            identity = MountIdentity(0, None, "", 2, "", None)
+            passed = ProbeResult(duration_ms * 1000, (), directory.full, no_space, identity, 1, 1)
+            self._end(directory, failed or passed)
+        else:
+            self._step(LateAnswer(directory.name, number, "probe", self.now_ms - sent_ms, failed))
 
-    def _sample_after(self, directory: Watched, delay_ms: int) -> None:
-        sampling = directory.sampling
-        self._at(self.now_ms + delay_ms, lambda: self._sample(directory, sampling), ours=True)
-
-    def _sample(self, directory: Watched, sampling: int) -> None:
-        if sampling != directory.sampling or directory.sent_ms is None or directory.health.health is Health.FAILED:
+    def _overdue(self, directory: Directory, number: int, due_ms: int) -> None:
+        """Its time is over, unless the agent stood still meanwhile: then it looks once more."""
+        if number != directory.number or not directory.awaited:
             return
-        age_ms = self.now_ms - directory.sent_ms
-        reading = self._devices.read(directory.device, self.now_ms)
-        event = verdict.ProbeBlocked(
-            number=directory.number,
-            call=directory.step,
-            age_ms=age_ms,
-            wchan=directory.wchan,
-            process_state="T" if directory.stopped else "D",
-            before=directory.before,
-            now=reading.counters,
-            device_ms=reading.hung_ms,
-            after_flush=reading.after_flush,
-            ended_ms=reading.ended_ms,
-        )
-        self.feed(directory, event)
-        next_ms = min((at - age_ms for at in SAMPLE_AT_MS if at > age_ms), default=SAMPLE_EVERY_MS)
-        self._sample_after(directory, min(next_ms, verdict.next_sample_ms(directory.health, self.settings)))
+        if self.now_ms > due_ms:
+            again_ms = self.now_ms + LOOK_MS
+            self._at(again_ms, lambda: self._overdue(directory, number, again_ms), ours=True)
+        elif directory.step:
+            self._end(directory, self._blocked(directory))
+        else:
+            self._end(directory, WorkerUnavailable(directory.name, "its worker took no request"))
 
-    def feed(self, directory: Watched, event: Event) -> None:
-        """An event to the verdict, and what it asks for."""
-        before = directory.health
-        elsewhere = [other.health for other in self._others(directory)]
-        settling = must_settle(before, elsewhere, self.now_ms, self.settings)
-        judgement = verdict.judge(before, event, self.now_ms, self.settings, host_fault=settling)
-        directory.health = after = judgement.state
-        if judgement.ask is Ask.PROBE:
-            self._wake(directory)
-        elif judgement.ask is Ask.PROBE_SETTLED:
-            settled_ms = after.since_ms + self.settings.host_settle_ms
-            at_ms = max(self.now_ms + CONFIRM_AFTER_MS, settled_ms)
-            self._at(at_ms, lambda: self._wake(directory), ours=True)
-        if after.in_trouble and not before.in_trouble:
-            self._look_around(directory)
-        if after.health is not before.health:
-            directory.states.append((self.now_ms, after.health, after.cause))
+    def _end(
+        self, directory: Directory, found: ProbeResult | DirectoryError | WorkerUnavailable | BlockedCall | None
+    ) -> None:
+        directory.awaited = False
+        self._step(core.Answer(core.Probe(directory.name, directory.full), found))
+
+    def _blocked(self, directory: Directory) -> BlockedCall | None:
+        if directory.sent_ms is None:
+            return None
+        age_ms, state = self.now_ms - directory.sent_ms, "T" if directory.stopped else "D"
+        return BlockedCall(directory.number, "probe", directory.step, age_ms, 1, state, directory.wchan)
+
+    # the core's effects ----------------------------------------------------------------------------------------------
+
+    def _step(self, event: core.Event) -> None:
+        for effect in self.core.step(event, self.now_ms):
+            self._carry_out(effect)
+        waking_ms = max(self.now_ms, self.core.wake_ms())
+        if waking_ms != self._waking_ms:
+            self._waking_ms = waking_ms
+            self._at(waking_ms, lambda: self._wake(waking_ms), ours=True)
+
+    def _wake(self, waking_ms: int) -> None:
+        if waking_ms == self._waking_ms:
+            self._waking_ms = None
+            self._step(core.Signal.WOKEN)
+
+    def _carry_out(self, effect: core.Effect) -> None:
+        found: object = None
+        match effect:
+            case core.Probe(path, full):
+                self._send(self.watched[path], full)
+                return
+            case Verdict():
+                self._told(self.watched[effect.path], effect)
+                return
+            case core.Log():
+                return
+            case core.Sample(path, device):
+                found = self._blocked(self.watched[path]), self._counters(device)
+            case core.ReadDevices(devices):
+                found = {device: self._counters(device) for device in devices}
+            case core.StartSources():
+                found = {}, None
+        self._step(core.Answer(effect, found))
+
+    def _counters(self, device: BlockDevice) -> list[BlockCounters | None]:
+        return [self._disks[name].read(self.now_ms) for name in device.names]
+
+    def _told(self, directory: Directory, told: Verdict) -> None:
+        self.fed.append((self.now_ms, told.evidence.text))
+        if told.state is not told.previous:
+            directory.states.append((self.now_ms, told.state, told.cause))
             directory.silent_ms = self.running_ms - directory.disk.moved_running_ms
             frozen = directory.disk.mode is Mode.FROZEN
             directory.frozen_ms = self.now_ms - directory.disk.frozen_ms if frozen else 0
             directory.unanswered_ms = self.running_ms - directory.sent_running_ms
-            self.fed.append((self.now_ms, directory.name, event, after.health))
-        if after.well_ms != before.well_ms:
-            for other in self._others(directory):
-                if other.health.confirmed is not None:
-                    self.feed(other, verdict.AnotherIsWell())
 
-    def _others(self, directory: Watched) -> list[Watched]:
-        """Directories on other devices."""
-        return [other for other in self.watched.values() if other.disk is not directory.disk]
-
-    def _look_around(self, directory: Watched) -> None:
-        for other in self.watched.values():
-            if other is not directory and other.disk is directory.disk and not other.health.in_trouble:
-                self._wake(other)
-        witnesses = {
-            other.disk: other
-            for other in sorted(self._others(directory), key=lambda other: -other.last_ms)
-            if other.health.health is Health.ONLINE and other.sent_ms is None
-        }
-        for witness in list(witnesses.values())[-WITNESSES:]:
-            self._wake(witness)
-        self._at(self.now_ms + WITNESS_TIMEOUT_MS, lambda: self._look_everywhere(directory), ours=True)
-
-    def _look_everywhere(self, directory: Watched) -> None:
-        elsewhere = self._others(directory)
-        states = [other.health for other in elsewhere]
-        if directory.health.in_trouble and must_settle(directory.health, states, self.now_ms, self.settings):
-            for other in elsewhere:
-                if not other.health.in_trouble:
-                    self._wake(other)
-
-    def kernel_said(self, directory: Watched, *, damage: bool) -> None:
+    def kernel_said(self, directory: Directory, *, damage: bool) -> None:
         """A source of kernel events spoke of it."""
-        directory.full_next = True
-        self.feed(directory, verdict.KernelSaid(damage))
+        self._step(KernelEvent(source="model", paths=(directory.name,), text="said", damage=damage))
 
-    def report_error(self, directory: Watched, number: int = errno.EIO) -> None:
+    def report_error(self, directory: Directory, number: int = errno.EIO) -> None:
         """The agent's own work on a directory got an error."""
         if directory.health.health is not Health.FAILED:
             directory.errors.append((self.now_ms, self.now_ms))
-            self.feed(directory, verdict.ProbeFailed(self.now_ms, number, "create of t-0", own_work=True))
-
-    def worker_died(self, directory: Watched) -> None:
-        """SIGKILL of the worker while it was at a probe: another one is started."""
-        if directory.sent_ms is None or directory.health.health is Health.FAILED:
-            return
-        directory.sent_ms = None
-        directory.sampling += 1
-        directory.parked.clear()
-        self._start_after(directory, RETRY_AFTER_MS)
-        self.feed(directory, verdict.ProbeImpossible("its worker died"))
+            self._step(DirectoryError(number, "create of t-0", directory.name))
 
 
 def log_normal_ms(rng: random.Random, median_ms: float, sigma: float, most_ms: int) -> Callable[[], int]:

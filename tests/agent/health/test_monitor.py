@@ -5,6 +5,7 @@ import errno
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,15 +13,17 @@ from msgspec import structs
 
 from kjbod.ids import random_directory_id
 from kjbod_host.health.block import BlockCounters, BlockDevice
+from kjbod_host.health.core import RETRY_AFTER_MS, WITNESS_TIMEOUT_MS, WITNESSES, Signal
 from kjbod_host.health.devices import IDLE_EVERY_MS
 from kjbod_host.health.evidence import Verdict
 from kjbod_host.health.kernel import LINES_AT_ONCE, PROBES_AT_ONCE
-from kjbod_host.health.monitor import WITNESSES, HealthMonitor, NoSources
+from kjbod_host.health.monitor import HealthMonitor, NoSources
 from kjbod_host.health.mounts import Mount
 from kjbod_host.health.sources.api import KernelEvent, Subject
 from kjbod_host.health.verdict import Cause, Health, HealthSettings
-from kjbod_host.storage.api import DirectoryAgent, DirectoryTimeout, LoadedDirectory, StorageOptions
+from kjbod_host.storage.api import DirectoryAgent, DirectoryTimeout, LoadedDirectory, StorageOptions, WorkerUnavailable
 from kjbod_host.storage.memory import MemoryDisk, MemoryStorageAgent
+from tests.depth import at, seeds
 
 Run = Callable[[Callable[[Any], Coroutine[Any, Any, None]]], None]
 PATHS = ("/disk1", "/disk2", "/disk3")
@@ -44,6 +47,7 @@ class Sources(NoSources):
             for path, disk in disks.items()
         )
         self.root = Mount(1000, 999, "8:0", "/", "/", "ext4", "/dev/sda", RW)
+        self._read: tuple[Mount, ...] = ()
         self.counters = True
         self.frozen = False
         self.busy = False
@@ -52,7 +56,10 @@ class Sources(NoSources):
         self.lower: BlockDevice | None = None
 
     def read_mounts(self) -> tuple[Mount, ...] | None:
-        return (self.root, *self.table)
+        table = (self.root, *self.table)
+        if table != self._read:
+            self._read = table
+        return self._read
 
     def block_device_of(self, mount: Mount) -> BlockDevice:
         name = mount.source.removeprefix("/dev/")
@@ -218,6 +225,23 @@ def test_an_error_that_does_not_come_back_ends_as_well_again(virtual: Run) -> No
     virtual(main)
 
 
+def test_a_probe_without_a_worker_is_tried_again_soon_and_not_in_its_turn(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        tries: list[int] = []
+
+        async def unavailable(**_: object) -> Any:
+            tries.append(clock.monotonic_ms())
+            raise WorkerUnavailable("/disk1", "its worker died")
+
+        async with Host(clock, settings=HealthSettings(probe_interval_ms=60_000)) as host:
+            host.storage.directory("/disk1").probe = unavailable  # type: ignore[method-assign]
+            host.monitor.report_error("/disk1", errno.EINVAL, "rename of t-0")  # says nothing, and asks for a probe
+            await asyncio.sleep(1.05)
+            assert [after - before for before, after in pairwise(tries)] == [RETRY_AFTER_MS] * 10
+
+    virtual(main)
+
+
 def test_failed_is_left_alone_until_restart(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
@@ -280,16 +304,20 @@ def test_a_frozen_disk_is_held_and_well_again_after_the_thaw(virtual: Run) -> No
     virtual(main)
 
 
-def test_freezing_again_and_again_for_less_than_the_held_timeout_fails_nothing(virtual: Run) -> None:
+@pytest.mark.parametrize("counters", [True, False])
+@pytest.mark.parametrize("seed", seeds(deep=1))
+def test_an_event_loop_that_stands_still_again_and_again_fails_nothing(virtual: Run, seed: int, counters: bool) -> None:
     async def main(clock: Any) -> None:
-        async with Host(clock) as host:
-            host.sources.frozen = True
-            for _ in range(200):
-                host.disks["/disk1"].hang()
-                await asyncio.sleep(29.5)
-                host.disks["/disk1"].heal()
-                await asyncio.sleep(1)
-            assert Health.FAILED not in host.states()
+        rng = random.Random(seed)
+        async with Host(clock, paths=TWELVE) as host:
+            host.sources.counters = counters
+            for _ in range(at(quick=60, ci=150, deep=3_000)):
+                for disk in host.disks.values():
+                    disk.delay_ms = rng.uniform(0, 300)
+                await asyncio.sleep(rng.uniform(0, 4))
+                clock.pause(10 ** rng.uniform(-2, 2))
+            await asyncio.sleep(20)
+            assert Health.FAILED not in {verdict.state for verdict in host.verdicts}
 
     virtual(main)
 
@@ -391,6 +419,19 @@ def test_a_mount_that_goes_is_seen_with_the_next_reading_of_the_table(virtual: R
     virtual(main)
 
 
+def test_a_mount_that_goes_from_a_disk_that_hangs_is_confirmed_by_reading_the_table_again(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            host.sources.counters = False  # else the silence of the device says so sooner
+            host.disks["/disk1"].hang()
+            await asyncio.sleep(1.5)
+            host.sources.table = host.sources.table[1:]
+            verdict = await host.until("/disk1", Health.FAILED, within_ms=2100)
+            assert verdict.cause is Cause.MOUNT
+
+    virtual(main)
+
+
 def test_a_mount_table_that_cannot_be_read_once_is_read_again(virtual: Run) -> None:
     async def main(clock: Any) -> None:
         async with Host(clock) as host:
@@ -412,7 +453,7 @@ def test_a_mount_table_that_changes_all_the_time_is_read_at_a_bounded_rate(virtu
             def changing() -> tuple[Mount, ...] | None:
                 nonlocal readings
                 readings += 1
-                host.monitor._mounts_changed.set()
+                host.monitor._step(Signal.MOUNTS_CHANGED)
                 return read()
 
             host.sources.read_mounts = changing  # type: ignore[method-assign]
@@ -431,7 +472,7 @@ def test_a_large_mount_table_that_changes_all_the_time_costs_a_tenth_of_the_time
                 nonlocal readings
                 readings += 1
                 clock._virtual.now += 0.03
-                host.monitor._mounts_changed.set()
+                host.monitor._step(Signal.MOUNTS_CHANGED)
                 return read()
 
             host.sources.read_mounts = large  # type: ignore[method-assign]
@@ -487,9 +528,12 @@ def test_status_tells_what_reports_need(virtual: Run) -> None:
 # devices --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_busy_disk_that_hangs_is_failed_at_the_timeout_after_the_first_request_it_swallowed(virtual: Run) -> None:
+@pytest.mark.parametrize("probe_interval_ms", [1_000, 60_000])
+def test_a_busy_disk_that_hangs_is_failed_at_the_timeout_after_the_first_request_it_swallowed(
+    virtual: Run, probe_interval_ms: int
+) -> None:
     async def main(clock: Any) -> None:
-        async with Host(clock) as host:
+        async with Host(clock, settings=HealthSettings(probe_interval_ms=probe_interval_ms)) as host:
             host.sources.busy = True
             await asyncio.sleep(0.7)  # the counters are sampled before the next probe begins
             host.disks["/disk1"].hang()
@@ -563,6 +607,19 @@ def test_trouble_of_one_disk_of_twelve_wakes_no_more_than_a_few_witnesses(virtua
             await host.until("/disk5", Health.FAILED, within_ms=5)
             others = host.requests() - before - 1
             assert 1 <= others <= WITNESSES
+
+    virtual(main)
+
+
+def test_all_others_are_probed_when_the_first_witnesses_do_not_answer(virtual: Run) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock, paths=TWELVE[:4]) as host:
+            await asyncio.sleep(0.1)  # the turn of the third one comes much later
+            host.disks["/disk1"].hang()
+            host.disks["/disk2"].hang()
+            host.disks["/disk4"].fail(errno.EIO)
+            host.monitor.report_error("/disk4", errno.EIO, "create of t-0")
+            await host.until("/disk4", Health.FAILED, within_ms=WITNESS_TIMEOUT_MS + 5)
 
     virtual(main)
 
@@ -817,7 +874,7 @@ def test_a_bug_in_a_callback_ends_the_monitor_and_leaves_no_disk_unwatched(virtu
         async with Host(clock, kernel=(kernel,)) as host:
             disk = host.disks["/disk1"]
             if moment == "a kernel event":
-                host.monitor._feed = broken  # type: ignore[assignment]
+                host.monitor._core.step = broken  # type: ignore[assignment]
                 kernel.say("/disk1")
             elif moment == "a late answer":
                 host.sources.frozen = True
@@ -950,5 +1007,68 @@ def test_a_directory_on_the_file_system_below_a_mount_point_is_not_taken_for_the
             assert host.monitor.not_mounted("/new", below, "/new") == said.replace("/disk2", "/new"), (
                 "of an earlier agent"
             )
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("moment", [Health.SUSPECT, Health.FAILED])
+def test_whoever_hears_a_verdict_may_remove_the_directory_at_once(virtual: Run, moment: Health) -> None:
+    async def main(clock: Any) -> None:
+        async with Host(clock) as host:
+            told = host.monitor._on_verdict
+
+            def remove(verdict: Verdict) -> None:
+                told(verdict)
+                if verdict.state is moment:
+                    host.monitor.remove(verdict.path)
+
+            host.monitor._on_verdict = remove
+            for path in PATHS[:2]:
+                host.disks[path].fail(errno.EIO)
+            host.disks["/disk3"].hang()
+            await asyncio.sleep(5)
+            assert not host.task.done()
+            assert {verdict.path for verdict in host.verdicts if verdict.state is moment} == set(PATHS)
+            assert host.monitor.status() == ()
+
+    virtual(main)
+
+
+# the watchdog ---------------------------------------------------------------------------------------------------------
+
+
+async def never(**_: object) -> Any:
+    await asyncio.Event().wait()
+
+
+def freeze(host: Host) -> None:
+    host.sources.frozen = True
+    host.disks["/disk2"].hang()
+
+
+LOST: dict[str, tuple[Callable[[Host], None], str | None]] = {
+    "a probe that is never answered": (
+        lambda host: setattr(host.storage.directory("/disk2"), "probe", never),
+        "/disk2 has not been probed for",
+    ),
+    "a timer that is lost": (lambda host: setattr(host.monitor, "_wake_in_time", lambda: None), "/disk"),
+    "a mount table that is never read again": (
+        lambda host: setattr(host.monitor._core, "_mounts_ms", 1 << 62),
+        "the mount table has not been read for",
+    ),
+    "a disk that hangs": (lambda host: host.disks["/disk2"].hang(), None),
+    "a directory that is held for ever": (freeze, None),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_the_watchdog_hears_of_a_part_that_is_lost_and_not_of_a_disk_that_stands_still(virtual: Run, lost: str) -> None:
+    async def main(clock: Any) -> None:
+        lose, said = LOST[lost]
+        async with Host(clock, settings=HealthSettings(held_timeout_ms=0)) as host:
+            lose(host)
+            await asyncio.sleep(30)
+            heard = host.monitor.standing_still(clock.monotonic_ms())
+            assert heard is None if said is None else heard is not None and heard.startswith(said)
 
     virtual(main)

@@ -323,7 +323,7 @@ async def test_a_worker_that_is_suspended_in_the_middle_of_a_probe_accuses_no_di
     disk, other = real_disk(), real_disk()
     impatient = replace(QUICK, held_timeout_ms=1200, blind_timeout_ms=2500)
     async with watching(disk, other, settings=impatient) as watch:
-        agent = watch.monitor._watched[str(disk.log_dir)].agent
+        agent = watch.monitor._agents[str(disk.log_dir)]
         disk.delay_us(20_000)  # so that a probe is met in its middle
         undo = None
         while undo is None:

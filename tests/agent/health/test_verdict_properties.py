@@ -1,7 +1,7 @@
 """The verdict against measured evidence, and against every story that a disk can tell.
 
-The tables are rows of measurements on real kernels. The properties drive the verdict with a model of disks, workers and
-device counters (``model_host``), and compare each verdict with what the model knows to be true.
+The tables are rows of measurements on real kernels. The properties drive the core of a host with a model of disks,
+workers and device counters (``model_host``), and compare each verdict with what the model knows to be true.
 """
 
 import errno
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kjbod_host.health.block import BlockCounters
-from kjbod_host.health.monitor import SAMPLE_EVERY_MS
+from kjbod_host.health.core import SAMPLE_EVERY_MS
 from kjbod_host.health.mounts import MountChange
 from kjbod_host.health.silence import DeviceSilence, observe_device
 from kjbod_host.health.verdict import (
@@ -29,7 +29,7 @@ from kjbod_host.health.verdict import (
     ProbeSucceeded,
     judge,
 )
-from tests.agent.health.model_host import Mode, ModelDisk, ModelHost, Watched
+from tests.agent.health.model_host import Directory, Mode, ModelDisk, ModelHost
 from tests.depth import steps
 
 SETTINGS = HealthSettings()
@@ -347,7 +347,7 @@ class DisksUnderWatch(RuleBasedStateMachine):
         for name in names:
             self.disturbed[name] = self.host.running_ms
 
-    def _directories_of(self, disk: ModelDisk) -> list[Watched]:
+    def _directories_of(self, disk: ModelDisk) -> list[Directory]:
         return [directory for directory in self.host.watched.values() if directory.disk is disk]
 
     # what must hold ------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class DisksUnderWatch(RuleBasedStateMachine):
                 at_ms, _, cause = directory.states[-1]
                 self._check_reason(directory, at_ms, cause)
 
-    def _check_reason(self, directory: Watched, at_ms: int, cause: Cause) -> None:
+    def _check_reason(self, directory: Directory, at_ms: int, cause: Cause) -> None:
         settings, disk = self.host.settings, directory.disk
         errors = [error for error in directory.errors if error[1] <= at_ms]
         unseen_ms = self.stalls * settings.sample_gap_ms
@@ -390,6 +390,11 @@ class DisksUnderWatch(RuleBasedStateMachine):
             pytest.fail(f"failed of {cause}")
 
     @invariant()
+    def the_core_is_woken_for_whatever_is_due(self) -> None:
+        found = [self.host.core.watched(name) for name in DIRECTORIES]
+        assert self.host.core.wake_ms() <= min(watched.next_ms() for watched in found if watched is not None)
+
+    @invariant()
     def no_dead_disk_stays_online_past_its_bound(self) -> None:
         for directory in self.host.watched.values():
             bound_ms = self._bound_ms(directory)
@@ -397,7 +402,7 @@ class DisksUnderWatch(RuleBasedStateMachine):
             if bound_ms is not None and not directory.stopped and watched_ms > bound_ms:
                 assert directory.health.health is Health.FAILED, f"{directory.name} {directory.disk.mode}"
 
-    def _bound_ms(self, directory: Watched) -> int | None:
+    def _bound_ms(self, directory: Directory) -> int | None:
         """At most how long after its death a directory is failed; None where no such promise is made."""
         settings, disk = self.host.settings, directory.disk
         begin_ms = settings.probe_interval_ms + SLOWEST_MS + SLACK_MS
@@ -447,7 +452,7 @@ LATENCY_MS = {"slow": 1_000, "throttled": 5_000}
 """Of each request in a story."""
 
 
-def _suffer(host: ModelHost, directory: Watched, story: str, duration_ms: int) -> None:
+def _suffer(host: ModelHost, directory: Directory, story: str, duration_ms: int) -> None:
     """One thing that a living disk can go through, and its end."""
     disk = directory.disk
     match story:
