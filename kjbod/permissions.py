@@ -7,15 +7,15 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from msgspec import Struct
 
 DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 
 
-class Barrier(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Barrier:
     """A file or directory that is in the way.
 
     Attributes:

@@ -9,6 +9,7 @@ import ast
 import fnmatch
 import functools
 import graphlib
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,6 +200,28 @@ def test_no_modules_import_each_other_not_even_for_their_types() -> None:
     found = grimp.build_graph(*SOURCES, cache_dir=None)
     imports_of = {module: found.find_modules_directly_imported_by(module) for module in found.modules}
     graphlib.TopologicalSorter(imports_of).prepare()  # raises CycleError, which names them
+
+
+BARE: tuple[str, ...] = (
+    "kjbod_guard.helper",
+    "kjbod_host.files.file_worker",
+    "kjbod_host.health.sources.fanotify_mark",
+    "kjbod_host.smart.asker",
+    "kjbod_host.storage.replica_worker",
+    "kjbod_host.storage.worker",
+)
+"""Processes of their own, which are started without the folder of packages (``helpers.start``)."""
+
+
+@pytest.mark.parametrize("module", BARE)
+def test_a_process_that_is_started_without_packages_needs_none(module: str) -> None:
+    found = grimp.build_graph(
+        *SOURCES, include_external_packages=True, exclude_type_checking_imports=True, cache_dir=None
+    )
+    for kept in ("kjbod_host.files.metadata_files", "kjbod_host.files.metadata_image"):
+        found.remove_module(kept)  # the file process that has their work is given the folder
+    met = {name.partition(".")[0] for name in found.find_upstream_modules(module)}
+    assert met - {*SOURCES, "crc32c"} <= sys.stdlib_module_names  # that one is loaded by its path
 
 
 def test_a_module_that_is_not_a_shell_touches_nothing() -> None:

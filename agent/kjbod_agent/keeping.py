@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from kjbod.errors import KjbodError
@@ -124,7 +125,8 @@ class Keeping:
         self._node_id = node_id
         self._spawn = spawn
         self._log = log
-        libraries = (str(Path(package_directory()).parent),)
+        # Of CRC-32C and of the classes of records: the other file processes import no packages.
+        libraries = sorted({str(Path(one).parent) for one in (package_directory(), Path(msgspec.__file__).parent)})
         self._files = FileProcess("kjbod-metadata", libraries)
         self._compactor = FileProcess("kjbod-compact", libraries)
         self._queue: deque[_Records | _Checkpoint | _Parted] = deque()

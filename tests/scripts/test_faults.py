@@ -640,7 +640,8 @@ def watchdogs_of(state_dir: Path) -> list[int]:
 
 
 STOPS_HALF_WAY = """
-import dataclasses, signal, sys
+import signal, sys
+from msgspec import structs
 from kjbod.faults import catalog, cli
 fault = catalog.FAULTS["full"]
 def deed(injection):

@@ -66,5 +66,5 @@ def test_stories_find_a_rule_that_is_broken_on_purpose(
     monkeypatch.setattr(universe_mutants, "MUTANTS", [one for one in MUTANTS if one.name == "no patience"])
     assert universe_cli.main(["--mutants", "--for", "60s"]) == 0
     found, last = capsys.readouterr().out.splitlines()
-    assert found.startswith("found  no patience: story ") and "reversible first: " in found
+    assert found.startswith("found  no patience: story ") and "against invariant 3: " in found
     assert last == "1 of 1 broken rules found"

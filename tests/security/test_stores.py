@@ -238,7 +238,7 @@ def test_a_user_of_pem_loads_no_cryptography(world: None, tmp_path: Path, leaf: 
     code = f"""
 import sys
 from kjbod.security.contexts import expiry_of, server_context
-from kjbod.security.keys import PEM, Store, Tls
+from kjbod.security.tls_keys import PEM, Store, Tls
 tls = Tls("x", Store("k", PEM, {store.path!r}))
 server_context(tls), expiry_of(tls)
 assert "cryptography" not in sys.modules

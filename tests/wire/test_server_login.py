@@ -251,7 +251,7 @@ def test_a_login_that_holds_for_a_time_is_renewed_and_one_that_is_not_ends_the_c
     run: Run[Any], start: Start, site: Site, log: Lines
 ) -> None:
     async def story() -> None:
-        server = await start(site.listener("SASL_SSL", reauthentication_ms={"PLAIN": 1_300}))
+        server = await start(site.listener("SASL_SSL", reauthentication_ms={"PLAIN": 2_500}))
         connection = await Connection.open(
             "127.0.0.1", server.port, client_id="t", clock=SystemClock(), security=site.client("SASL_SSL")
         )
