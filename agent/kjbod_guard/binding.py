@@ -27,13 +27,12 @@ from typing import Final
 from msgspec import Struct
 
 from kjbod.ids import NO_CLUSTER_ID, Uuid, is_agent_incarnation
+from kjbod.kafka_command_line import MAIN_CLASSES, after_main_class, file_argument
 from kjbod.meta_properties import MetaProperties, format_command, parse_meta_properties, trouble_with
 from kjbod_guard.observing import Observed
 from kjbod_host.storage.api import LoadedDirectory
 
 FORMAT: Final = format_command("server.properties", dynamic_controller=False)
-MAIN_CLASSES: Final = ("kafka.Kafka", "kafka.docker.KafkaDockerWrapper")
-"""Main classes of a Kafka server."""
 DECISIVE_KEYS: Final = ("broker.id", "log.dir", "log.dirs", "metadata.log.dir", "node.id", "process.roles")
 """Keys by which a broker is another one, or has its directories elsewhere."""
 COMPARED_KEYS: Final = (*DECISIVE_KEYS, "inter.broker.listener.name", "listener.security.protocol.map", "listeners")
@@ -170,11 +169,10 @@ def _why_not(holder: Holder, source: str, properties: Mapping[str, str]) -> str 
         return f"{who}, and its command line cannot be read: run the guard as the user of the broker, or as root"
     if holder.arguments[0].startswith("kjbod-keeper"):
         return f"a kjbod agent holds .lock of its log directories (process {holder.pid}): no Kafka broker runs"
-    main = next((number for number, one in enumerate(holder.arguments) if one in MAIN_CLASSES), None)
-    if main is None:
+    rest = after_main_class(holder.arguments)
+    if rest is None:
         return f"{who}, and is no Kafka broker but {name_of(holder)}"
-    rest = holder.arguments[main + 1 :]
-    named = next((one for one in rest if not one.startswith("--") and "=" not in one), None)
+    named = file_argument(rest)
     real = None if named is None else holder.files.get(named)
     if real is not None and real != source:
         return f"the broker (process {holder.pid}) runs with {real}, not with {source}"

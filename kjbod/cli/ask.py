@@ -25,8 +25,12 @@ def options(command: F) -> F:
         type=click.Path(path_type=Path, readable=False),
         help="The broker's server.properties.",
     )
-    as_json = click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
     return config(as_json(command))
+
+
+def as_json(command: F) -> F:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")(command)
 
 
 def guarded(command: F) -> F:

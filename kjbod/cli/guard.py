@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from kjbod.cli import broker_files
 from kjbod.output import Printer, complain, safe
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +53,7 @@ def run(config: Path, guard_config: Path | None, observe: bool, act: bool) -> in
 
 
 @guard.command()
-@_files
+@broker_files.options
 @click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
 @click.option("--gate", is_flag=True, help="Before the broker starts: wait until no disk can hold that up.")
 @click.option("--timeout-ms", type=click.IntRange(0), help="With --gate: how long at most.  [default: 30000]")
@@ -87,7 +88,7 @@ def check(config: Path, guard_config: Path | None, as_json: bool, gate: bool, ti
 
 
 @guard.command()
-@_files
+@broker_files.options
 @click.argument("directory", metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
 def release(config: Path, guard_config: Path | None, directory: str, as_json: bool) -> int:
@@ -143,7 +144,7 @@ def what_else(answer: dict[str, Any], config: Path, *, dynamic: bool = False) ->
 
 
 @guard.command()
-@_files
+@broker_files.options
 @click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
 def restore(config: Path, guard_config: Path | None, as_json: bool) -> int:
     """Put the broker back into the replica lists from which the guard evicted it, in their old order.
@@ -164,7 +165,7 @@ def restore(config: Path, guard_config: Path | None, as_json: bool) -> int:
 
 
 @guard.command()
-@_files
+@broker_files.options
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1), help="Of the newest.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as they are in the audit.")
 def history(config: Path, guard_config: Path | None, lines: int, as_json: bool) -> int:

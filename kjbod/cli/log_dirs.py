@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kjbod.cli import ask
+from kjbod.cli import ask, broker_files
 from kjbod.config import Config
 from kjbod.config.needs import LISTING
 from kjbod.output import Printer, complain, moment, percent, plural, safe, size, table
@@ -17,8 +17,8 @@ from kjbod.runtime.control_socket import NoAgentError
 
 
 @click.command("log-dirs")
-@ask.options
-@ask.guarded
+@broker_files.options
+@ask.as_json
 @click.option("--replicas", is_flag=True, help="Each replica too: size, lag, and whether it leads or is on its way.")
 def log_dirs(config_path: Path, own_path: Path | None, as_json: bool, replicas: bool) -> int:
     """Show each log directory.

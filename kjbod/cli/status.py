@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from kjbod.cli import ask
+from kjbod.cli import ask, broker_files
 from kjbod.error_lines import in_one_line
 from kjbod.errors import KjbodError
 from kjbod.ids import NO_CLUSTER_ID
@@ -51,8 +51,8 @@ EXIT_UNKNOWN: Final = 3
 
 
 @click.command()
-@ask.options
-@ask.guarded
+@broker_files.options
+@ask.as_json
 @click.option("--check", is_flag=True, help="One line, and the exit code: 0 OK, 1 DEGRADED, 2 CRITICAL, 3 UNKNOWN.")
 def status(config_path: Path, own_path: Path | None, as_json: bool, check: bool) -> int:
     """Show the state of the running agent or guard.

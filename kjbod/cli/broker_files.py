@@ -1,0 +1,177 @@
+"""The files of the broker and the guard of this host, for commands that are typed without ``-c``.
+
+The first row that fits gives the broker's file:
+
+=======================================================  =============================================================
+where                                                    when the file cannot be used
+=======================================================  =============================================================
+``-c FILE``                                              the line of the configuration
+``KJBOD_CONFIG``, a path                                 likewise
+the command line of the Kafka broker that runs here      one line for each reason: :data:`LINES`; exit code 78
+=======================================================  =============================================================
+
+kjbod's own keys are in ``--guard-config FILE``. Without that option, and without ``-c``, they are in
+:data:`OWN_FILE` where that file exists. With ``-c`` alone nothing else is read, as the guard that has only ``-c`` does.
+A command that was typed without ``-c`` says on stderr which files it uses.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from msgspec import Struct
+
+from kjbod.cli import broker_scan
+from kjbod.errors import ConfigError
+from kjbod.output import complain, safe
+
+VARIABLE: Final = "KJBOD_CONFIG"
+OWN_FILE: Final = Path("/etc/kjbod/guard.properties")
+PROC: Final = Path("/proc")
+SCAN_TIMEOUT_S: Final = 3.0
+_REAP_S: Final = 0.2
+_CHILD: Final = "import sys; sys.path.insert(0, {source!r}); from kjbod.cli.broker_scan import main; main()"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+TODO: Final = f"give -c FILE, or set {VARIABLE}"
+LINES: Final = {
+    broker_scan.NO_FILE: f"the Kafka broker (process {{pid}}) has no file on its command line: {TODO}",
+    broker_scan.DENIED: (
+        f"the Kafka broker (process {{pid}}) runs with {{file}}, and this user may not see in which directory tree: "
+        f"run the command as the user of the broker or as root; or {TODO}"
+    ),
+    broker_scan.GONE: (
+        f"the Kafka broker (process {{pid}}) was started with {{file}}, and no such file is there now: {TODO}"
+    ),
+    broker_scan.ELSEWHERE: (
+        f"the Kafka broker (process {{pid}}) runs with {{file}} in a container or another mount namespace, and that is "
+        f"not the same file on this host: mount the file at one path in the container and on the host; or {TODO}"
+    ),
+}
+"""Lines for a broker whose file is not known here, by result of the scan."""
+
+
+class Files(Struct, frozen=True):
+    """The files of a command.
+
+    Attributes:
+        broker: the broker's ``server.properties``.
+        own: the file with kjbod's own keys; None: they are in the broker's file.
+        note: line that says which files were found; empty when ``-c`` was given.
+    """
+
+    broker: Path
+    own: Path | None
+    note: str = ""
+
+
+def options(command: F) -> F:
+    """``-c FILE`` and ``--guard-config FILE``, both optional: the command gets two paths, as its first arguments."""
+
+    @functools.wraps(command)
+    def found(*, config_path: Path | None, own_path: Path | None, **others: Any) -> Any:
+        files = find(config_path, own_path, os.environ)
+        if files.note:
+            complain(files.note)
+        return command(files.broker, files.own, **others)
+
+    config = click.option(
+        "-c",
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path, readable=False),
+        help=f"The broker's server.properties.  [default: {VARIABLE}, or the file of the Kafka broker that runs here]",
+    )
+    own = click.option(
+        "--guard-config",
+        "own_path",
+        type=click.Path(path_type=Path, readable=False),
+        help="On a host with Kafka: the file with kjbod's own keys that the guard beside the broker runs with.  "
+        f"[default without -c: {OWN_FILE}, if that file exists]",
+    )
+    return config(own(found))  # type: ignore[return-value]  # click takes a function of any signature
+
+
+def find(config: Path | None, own: Path | None, environment: Mapping[str, str]) -> Files:
+    """Return the files for a command that was given these two.
+
+    Raises:
+        ConfigError: the broker's file is not known; one line says why and what to do.
+    """
+    if config is not None:
+        return Files(config, own)
+    if named := environment.get(VARIABLE):
+        broker, whence = Path(named), VARIABLE
+    else:
+        pid, path = decide(_scan())
+        broker, whence = Path(path), f"of the Kafka broker, process {pid}"
+    if own is None and OWN_FILE.exists():
+        own = OWN_FILE
+    return Files(broker, own, safe(f"using {broker} ({whence}){'' if own is None else f' and {own}'}"))
+
+
+def decide(scanned: Mapping[str, Any]) -> tuple[int, str]:
+    """Return pid and file of the only Kafka broker, from the result of :func:`.broker_scan.scan`.
+
+    A broker that was killed and cannot end because its disk hangs may run beside its successor, with the same file:
+    then the file is known.
+
+    Raises:
+        ConfigError: no broker, several files, or a file that this process cannot find.
+    """
+    brokers = scanned["brokers"]
+    if not brokers:
+        if scanned["hidden"] is not None:
+            raise ConfigError(
+                f"no Kafka broker is visible: {scanned['hidden']}: run the command as the user of the broker or as "
+                f"root; or {TODO}"
+            )
+        raise ConfigError(f"no Kafka broker runs on this host: {TODO}")
+    if len({(one["result"], one["file"]) for one in brokers}) > 1:
+        raise ConfigError(f"{len(brokers)} Kafka brokers run on this host ({_listed(brokers)}): {TODO}")
+    one = brokers[0]
+    if one["result"] != broker_scan.FOUND:
+        raise ConfigError(LINES[one["result"]].format(pid=one["pid"], file=one["file"]))
+    return one["pid"], one["file"]
+
+
+def _listed(brokers: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"process {one['pid']}: {one['file'] or 'no file'}" for one in brokers)
+
+
+def _scan() -> Mapping[str, Any]:
+    """Ask another process for the brokers: see :mod:`.broker_scan`.
+
+    Raises:
+        ConfigError: no answer in time.
+    """
+    source = str(Path(__file__).parents[2])
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _CHILD.format(source=source), str(PROC)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        output, _ = child.communicate(timeout=SCAN_TIMEOUT_S)
+        found: Mapping[str, Any] = json.loads(output)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_REAP_S)
+        assert child.stdout is not None  # PIPE
+        child.stdout.close()
+        raise ConfigError(
+            f"the command lines of this host's processes cannot be read within {SCAN_TIMEOUT_S:.0f} s: {TODO}"
+        ) from None
+    except ValueError:
+        raise ConfigError(f"the Kafka broker of this host cannot be looked for in {PROC}: {TODO}") from None
+    return found

@@ -1,0 +1,124 @@
+"""Find the Kafka brokers that run on this host, and the file of each, in a process of its own.
+
+The kernel may let a reader of ``/proc/PID/cmdline`` wait: a thread of that process that is stuck on a disk can hold the
+lock of its memory (``mmap_lock``). So :mod:`kjbod.cli.broker_files` starts this process, and goes on without an answer
+that does not come in time.
+
+A broker has its own root directory and its own working directory: a path on its command line is not always the same
+file for this process. :func:`scan` follows the path in the broker's root, and gives the path that leads to the same
+file (device and inode) here.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from kjbod.kafka_command_line import after_main_class, file_argument
+
+LINKS_MAX: Final = 40
+"""Symbolic links in one path (path_resolution(7))."""
+
+FOUND: Final = "found"
+NO_FILE: Final = "no-file"
+DENIED: Final = "denied"
+GONE: Final = "gone"
+ELSEWHERE: Final = "elsewhere"
+"""Results for one broker: see the table of lines in :mod:`kjbod.cli.broker_files`."""
+
+
+def scan(proc: Path) -> dict[str, Any]:
+    """Return the Kafka brokers below a proc file system.
+
+    Returns:
+        ``hidden``: why other processes cannot be seen, else None; ``brokers``: for each ``pid``, ``result``, ``file``
+        (as this process can open the file, else as the command line has it).
+    """
+    try:
+        pids = sorted(int(one.name) for one in proc.iterdir() if one.name.isdecimal())
+    except OSError as error:
+        return {"hidden": f"{proc}: {error.strerror}", "brokers": []}
+    brokers = [row for pid in pids if (row := _broker(proc / str(pid), pid)) is not None]
+    hidden = None if (proc / "1").exists() else f"{proc} shows only processes of this user (hidepid)"
+    return {"hidden": hidden, "brokers": brokers}
+
+
+def _broker(process: Path, pid: int) -> dict[str, Any] | None:
+    try:
+        content = (process / "cmdline").read_bytes()
+    except OSError:  # the process has ended, or hidepid=1 closes the file
+        return None
+    arguments = [os.fsdecode(one) for one in content.split(b"\0")]
+    rest = after_main_class(arguments)
+    if rest is None or os.path.basename(arguments[0]) != "java":  # noqa: PTH119  not sudo, not grep
+        return None
+    named = file_argument([one for one in rest if one])
+    if named is None:
+        return {"pid": pid, "result": NO_FILE, "file": None}
+    result, path = _here(process, named)
+    return {"pid": pid, "result": result, "file": path}
+
+
+def _here(process: Path, named: str) -> tuple[str, str]:
+    """Return the result for a path of that process, and the path that leads to the same file here."""
+    try:
+        root = str((process / "root").readlink())
+        cwd = "/" if named.startswith("/") else str((process / "cwd").readlink())
+    except FileNotFoundError:
+        return GONE, named
+    except OSError:
+        return DENIED, named
+    inside_cwd = f"/{os.path.relpath(cwd, root)}" if cwd == root or cwd.startswith(f"{root.rstrip('/')}/") else cwd
+    written = f"{inside_cwd.rstrip('/')}/{named}" if not named.startswith("/") else named
+    try:
+        resolved = _resolve(process / "root", written)
+        known = Path(f"{process}/root{resolved}").stat()
+    except FileNotFoundError:
+        return GONE, written
+    except OSError:
+        return DENIED, written
+    for path in (os.path.normpath(written), resolved):
+        here = root.rstrip("/") + path
+        with contextlib.suppress(OSError):
+            if os.path.samestat(known, Path(here).stat()):
+                return FOUND, here
+    return ELSEWHERE, written
+
+
+def _resolve(root: Path, path: str) -> str:
+    """Return the path without links, as a process with that root directory sees the path.
+
+    Raises:
+        OSError: a part cannot be read, or there are too many links.
+    """
+    left, done, links = path.split("/"), "", 0
+    while left:
+        part = left.pop(0)
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done = done.rpartition("/")[0]
+            continue
+        below = f"{done}/{part}"
+        link = Path(f"{root}{below}")
+        if not link.is_symlink():
+            done = below
+            continue
+        links += 1
+        if links > LINKS_MAX:
+            raise OSError(f"{path}: too many symbolic links")
+        target = str(link.readlink())
+        done = "" if target.startswith("/") else done
+        left = [*target.split("/"), *left]
+    return done or "/"
+
+
+def main() -> None:
+    """Print the result for ``/proc`` as JSON."""
+    sys.stdout.write(json.dumps(scan(Path(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()
