@@ -24,6 +24,7 @@ __all__ = [
     "OutputError",
     "Printer",
     "cells",
+    "colours",
     "complain",
     "cut",
     "duration",
@@ -94,6 +95,11 @@ def width() -> int | None:
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return None
+
+
+def colours() -> bool:
+    """Whether standard output is a terminal that shows colours, and nobody refuses them (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def cut(text: str, columns: int | None) -> str:

@@ -148,6 +148,7 @@ class Answers:
                 "text": now.condition.line,
                 "reasons": list(now.condition.reasons),
             },
+            "problems": [{"code": str(one.code), "text": one.text, "path": one.path} for one in now.condition.problems],
             "version": __version__,
             "pid": os.getpid(),
             "node": now.node_id,

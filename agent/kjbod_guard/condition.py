@@ -18,8 +18,28 @@ CRITICAL.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from typing import Final
 
+from msgspec import Struct
+
+from kjbod.problems import TEXTS, Code, Problem
+from kjbod_guard.redundancy import CRITICAL
 from kjbod_host.condition import ONLINE, Condition, Level
+from kjbod_host.health.state import Cause
+
+UNNOTICED: Final = "and Kafka has not noticed"
+UNCERTAIN: Final = "and nobody knows whether Kafka has noticed"
+SILENT_CAUSES: Final = frozenset({Cause.HUNG, Cause.SILENT, Cause.HELD})
+"""Causes of a failed disk that does not answer, in place of errors."""
+STATE_CODES: Final[Mapping[str, Code]] = {
+    "full": Code.DISK_FULL,
+    "held": Code.DISK_HELD,
+    "slow": Code.DISK_SLOW,
+    "suspect": Code.DISK_SUSPECT,
+    "unwatched": Code.DISK_UNWATCHED,
+}
+"""Codes by state of a directory that has not failed."""
+NO_CAUSES: Final[Mapping[str, str]] = {}
 
 
 def condition(
@@ -35,10 +55,12 @@ def condition(
     uncertain: Collection[str] = (),
     answering: Collection[str] = (),
     unable: Collection[str] = (),
-    redundancy: Collection[tuple[bool, str]] = (),
+    redundancy: Collection[tuple[Code, str]] = (),
     left: str = "",
     certificates: Collection[str] = (),
     unknown: Collection[str] = (),
+    causes: Mapping[str, str] = NO_CAUSES,
+    is_stuck: bool = False,
 ) -> Condition:
     """The condition.
 
@@ -54,54 +76,102 @@ def condition(
         uncertain: paths that have failed, and of which nobody knows whether Kafka has noticed.
         answering: paths that have failed, and whose disk answers again.
         unable: what a guard that is to act cannot do, a line each.
-        redundancy: lines about partitions that lack replicas, each with whether it is critical.
+        redundancy: lines about partitions that lack replicas, each with its code.
         left: what a guard before this one has done, and this one, which observes, does not undo.
         certificates: what is wrong with ours.
         unknown: what kjbod does not know of the metadata, a line each.
+        causes: cause of the verdict, by path.
+        is_stuck: whether ``lost`` is about a broker that is stuck and not fenced yet.
     """
-    found = [(Level.CRITICAL, f"{path} has failed, and Kafka has not noticed") for path in sorted(unnoticed)]
+    found = [_of_disk(path, causes, UNNOTICED) for path in sorted(unnoticed)]
+    found += [_of_disk(path, causes, UNCERTAIN) for path in sorted(uncertain)]
     found += [
-        (Level.CRITICAL, f"{path} has failed, and nobody knows whether Kafka has noticed") for path in sorted(uncertain)
-    ]
-    found += [
-        (Level.CRITICAL, f"{path} does not answer, and nothing can be done about it until it does")
+        _Found(
+            Level.CRITICAL,
+            _about(Code.DISK_UNREADABLE, path),
+            f"{path} does not answer, and nothing can be done about it until it does",
+        )
         for path in sorted(helpless)
     ]
     if states and all(word == "unwatched" for word in states.values()):
-        found.append((Level.CRITICAL, "no log directory can be watched"))
+        found.append(_found(Level.CRITICAL, Code.NO_DISK_WATCHED, TEXTS[Code.NO_DISK_WATCHED]))
     if lost is not None:
-        found.append((Level.CRITICAL, lost))
-    found += [(Level.CRITICAL if is_critical else Level.DEGRADED, text) for is_critical, text in redundancy]
-    found += _of_directories(states, offline, answering, {*unnoticed, *uncertain, *answering})
+        found.append(_found(Level.CRITICAL, Code.BROKER_STUCK if is_stuck else Code.BROKER_LOST, lost))
+    found += [_found(Level.CRITICAL if code in CRITICAL else Level.DEGRADED, code, text) for code, text in redundancy]
+    found += _of_directories(states, causes, offline, answering, {*unnoticed, *uncertain, *answering}, helpless)
     if unbound is not None:
-        found.append((Level.DEGRADED, unbound))
+        found.append(_found(Level.DEGRADED, Code.BROKER_NOT_FOUND, unbound))
     if blind is not None:
-        found.append((Level.DEGRADED, f"the metadata are not followed: {blind}"))
-    found += [(Level.DEGRADED, reason) for reason in (*unknown, *unable)]
+        found.append(_found(Level.DEGRADED, Code.METADATA_NOT_FOLLOWED, f"the metadata are not followed: {blind}"))
+    found += [_found(Level.DEGRADED, Code.KAFKA_NEWER, reason) for reason in unknown]
+    found += [_found(Level.DEGRADED, Code.RIGHTS_MISSING, reason) for reason in unable]
     if left:
-        found.append((Level.DEGRADED, left))
+        found.append(_found(Level.DEGRADED, Code.NOT_UNDONE, left))
     if unwritten:
-        found.append((Level.DEGRADED, f"nothing can be evicted or demoted, replica lists are not kept: {unwritten}"))
-    found += [(Level.DEGRADED, reason) for reason in certificates]
-    found.sort(key=lambda one: -one[0])
+        text = f"nothing can be evicted or demoted, replica lists are not kept: {unwritten}"
+        found.append(_found(Level.DEGRADED, Code.JOURNAL_NOT_WRITTEN, text))
+    found += [_found(Level.DEGRADED, Code.CERTIFICATE, reason) for reason in certificates]
+    found.sort(key=lambda one: -one.level)
     count = len(states)
-    well = f"watching, {count} director{'y' if count == 1 else 'ies'} online"
-    return Condition(max((level for level, _ in found), default=Level.OK), tuple(text for _, text in found), well)
+    return Condition(
+        max((one.level for one in found), default=Level.OK),
+        tuple(dict.fromkeys(one.reason for one in found)),
+        f"watching, {count} director{'y' if count == 1 else 'ies'} online",
+        tuple(one.problem for one in found if one.problem is not None),
+    )
+
+
+class _Found(Struct, frozen=True):
+    """A reason of the condition; several problems may share one. ``problem`` is None where another one says it."""
+
+    level: Level
+    problem: Problem | None
+    reason: str
+
+
+def _found(level: Level, code: Code, text: str) -> _Found:
+    return _Found(level, Problem(code, text), text)
+
+
+def _about(code: Code, path: str, kafka: str = "") -> Problem:
+    return Problem(code, TEXTS[code].format(path=path, kafka=kafka), path)
+
+
+def _of_disk(path: str, causes: Mapping[str, str], kafka: str) -> _Found:
+    """A disk that has failed, and that Kafka may still use."""
+    return _Found(Level.CRITICAL, _about(_failed(path, causes), path, kafka), f"{path} has failed, {kafka}")
+
+
+def _failed(path: str, causes: Mapping[str, str]) -> Code:
+    return Code.DISK_HUNG if causes.get(path) in SILENT_CAUSES else Code.DISK_FAILED
 
 
 def _of_directories(
-    states: Mapping[str, str], offline: Collection[str], answering: Collection[str], told: Collection[str]
-) -> list[tuple[Level, str]]:
-    """Lines about directories; ``told``: those of which a line stands already."""
-    found = [
-        (Level.DEGRADED, f"{path} is healthy and offline for Kafka: the broker uses it again when it starts")
-        for path in sorted(offline)
-        if states.get(path) == ONLINE
-    ]
-    found += [
-        (Level.DEGRADED, f"{path} answers again, and has not passed three probes yet") for path in sorted(answering)
-    ]
+    states: Mapping[str, str],
+    causes: Mapping[str, str],
+    offline: Collection[str],
+    answering: Collection[str],
+    told: Collection[str],
+    helpless: Collection[str],
+) -> list[_Found]:
+    """Reasons about directories; ``told``: those of which there is a reason already."""
+    found = []
+    for path in sorted(offline):
+        if states.get(path) == ONLINE:
+            problem = _about(Code.DISK_OFFLINE, path)
+            found.append(_Found(Level.DEGRADED, problem, problem.text))
+    for path in sorted(answering):
+        problem = _about(Code.DISK_RECOVERING, path)
+        found.append(_Found(Level.DEGRADED, problem, problem.text))
     counts = Counter(word for path, word in states.items() if word != ONLINE and path not in told)
-    for word, count in sorted(counts.items()):
-        found.append((Level.DEGRADED, f"{count} of {len(states)} directories {word}"))
+    for word, path in sorted((word, path) for path, word in states.items() if word in counts and path not in told):
+        code = _failed(path, causes) if word == "failed" else STATE_CODES.get(word, Code.DISK_SUSPECT)
+        kafka = "and Kafka has it offline" if path in offline else "and whether Kafka uses it is not known"
+        found.append(
+            _Found(
+                Level.DEGRADED,
+                None if path in helpless else _about(code, path, kafka),
+                f"{counts[word]} of {len(states)} directories {word}",
+            )
+        )
     return found

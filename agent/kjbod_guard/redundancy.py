@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from kjbod.ids import is_reserved
+from kjbod.problems import Code
 from kjbod.units import moment
 from kjbod_guard.journal import Journal
 from kjbod_guard.observing import Key, Observed, Placed
@@ -52,6 +53,8 @@ class Reported(Struct, frozen=True):
     at_ms: int | None = None
 
 
+CRITICAL: Final = frozenset({Code.NO_LEADER, Code.BELOW_MIN_ISR, Code.IN_SYNC_OFFLINE})
+"""Problems from which clients suffer, or may lose records."""
 NOTHING_REPORTED: Final = Reported(Needs(0, 0, 0))
 """State of a new run of a guard."""
 
@@ -98,19 +101,24 @@ def _is_in_sync_offline(observed: Observed, placed: Placed) -> bool:
 
 def lines(journal: Journal, observed: Observed, lack: Needs) -> list[tuple[bool, str]]:
     """Return lines for people, each with whether it is critical; ``lack``: what :func:`needs` has counted."""
-    found: list[tuple[bool, str]] = []
+    return [(code in CRITICAL, text) for code, text in problems(journal, observed, lack)]
+
+
+def problems(journal: Journal, observed: Observed, lack: Needs) -> list[tuple[Code, str]]:
+    """Return the lines of :func:`lines` with their codes."""
+    found: list[tuple[Code, str]] = []
     if lack.without_leader:
-        found.append((True, f"{_partitions(lack.without_leader)} {_have(lack.without_leader)} no leader"))
+        found.append((Code.NO_LEADER, f"{_partitions(lack.without_leader)} {_have(lack.without_leader)} no leader"))
     if lack.below_min_isr:
         verb = "is" if lack.below_min_isr == 1 else "are"
-        found.append((True, f"{_partitions(lack.below_min_isr)} {verb} below min.insync.replicas"))
+        found.append((Code.BELOW_MIN_ISR, f"{_partitions(lack.below_min_isr)} {verb} below min.insync.replicas"))
     if lack.in_sync_offline:
         what, have = _partitions(lack.in_sync_offline), _have(lack.in_sync_offline)
         why = "in the ISR while Kafka has the directory offline: it may lack records there"
         todo = (
             "keep their leaders running, and take it out of their lists (kafka-reassign-partitions) before it restarts"
         )
-        found.append((True, f"{what} {have} broker {observed.broker_id} {why}: {todo}"))
+        found.append((Code.IN_SYNC_OFFLINE, f"{what} {have} broker {observed.broker_id} {why}: {todo}"))
     groups: dict[tuple[int, int], list[int]] = {}
     for key in evicted(journal, observed):
         one, there = journal.evicted[key], observed.others.get(key)
@@ -118,7 +126,9 @@ def lines(journal: Journal, observed: Observed, lack: Needs) -> list[tuple[bool,
         groups.setdefault((left, len(one.before)), []).append(one.at_ms)
     for (left, of), times in sorted(groups.items()):
         what = f"{_partitions(len(times))} {_have(len(times))} {left} of {of} replicas"
-        found.append((False, f"{what} since {moment(min(times))}: the guard evicted broker {observed.broker_id}"))
+        found.append(
+            (Code.REPLICAS_EVICTED, f"{what} since {moment(min(times))}: the guard evicted broker {observed.broker_id}")
+        )
     return found
 
 

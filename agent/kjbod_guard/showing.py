@@ -74,10 +74,14 @@ class Showing:
             helpless=[path for path in self._watching.helpless if views[path] is not KafkaView.OFFLINE],
             unwritten="" if acts is None else acts.acting.unwritten,
             unable=() if acts is None else acts.unable,
-            redundancy=() if now.blind is not None else core.lacks(now.observed),
+            redundancy=()
+            if now.blind is not None
+            else redundancy.problems(core.journal, now.observed, core.needs(now.observed)),
             left=self._left,
             certificates=self._certificates.reasons(self._clock.wall_ms()),
             unknown=() if now.blind is not None else now.observed.unknown,
+            causes={path: disk.cause for path, disk in now.disks.items()},
+            is_stuck=core.broker.state is broker_steps.State.CRIPPLED,
         )
 
     def picture(

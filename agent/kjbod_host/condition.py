@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from kjbod.problems import Problem
+
 ONLINE: Final = "online"
 
 
@@ -18,12 +20,14 @@ class Level(enum.IntEnum):
 
 
 class Condition(Struct, frozen=True):
-    """Condition of an agent or a guard; ``reasons`` is empty when it is well."""
+    """Condition of an agent or a guard; ``reasons`` is empty when it is well. ``problems`` are the same reasons with a
+    line for each directory; an agent has none."""
 
     level: Level
     reasons: tuple[str, ...]
     well: str
     """What is said when there are no reasons."""
+    problems: tuple[Problem, ...] = ()
 
     @property
     def line(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from kjbod.cli import broker_files
+from kjbod.cli.status import status
 from kjbod.output import Printer, complain, safe
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -15,6 +16,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group()
 def guard() -> None:
     """Watch the disks of a Kafka broker that runs on this host, from beside it."""
+
+
+guard.add_command(status)
 
 
 def _files(command: F) -> F:

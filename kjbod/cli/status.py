@@ -12,13 +12,14 @@ those of Nagios plug-ins:
 ====  ========  ======================================================================================================
 """
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from kjbod.cli import ask, broker_files
+from kjbod.cli import ask, broker_files, status_lead
 from kjbod.error_lines import in_one_line
 from kjbod.errors import KjbodError
 from kjbod.ids import NO_CLUSTER_ID
@@ -27,6 +28,7 @@ from kjbod.output import (
     OutputError,
     Printer,
     cells,
+    colours,
     complain,
     cut,
     duration,
@@ -67,10 +69,17 @@ def status(config_path: Path, own_path: Path | None, as_json: bool, check: bool)
     if as_json:
         out.json(answer)
     elif answer.get("role") == "guard":
-        out(*guard_lines(answer, width()))
+        out(*guard_lines(answer, width(), options=_typed(), colour=colours()))
     else:
         out(*lines(answer, width()))
     return 0
+
+
+def _typed() -> str:
+    """Arguments that name the files, as they were typed: the next commands need them too."""
+    given = click.get_current_context().params
+    named = {"-c": given["config_path"], "--guard-config": given["own_path"]}
+    return "".join(f" {option} {shlex.quote(str(path))}" for option, path in named.items() if path is not None)
 
 
 def _check(config_path: Path, own_path: Path | None, as_json: bool) -> int:
@@ -140,8 +149,9 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
     ]
 
 
-def guard_lines(answer: dict[str, Any], columns: int | None) -> list[str]:
-    """The answer of a guard for people, in at most so many columns where it can be cut."""
+def guard_lines(answer: dict[str, Any], columns: int | None, *, options: str = "", colour: bool = False) -> list[str]:
+    """The answer of a guard for people, in at most so many columns where it can be cut; ``options`` and ``colour`` as
+    in :func:`.status_lead.lead`."""
     broker, epoch = answer["broker"], answer["broker_epoch"]
     registered = "not known" if epoch is None else f"epoch {epoch}, {_fenced(answer['fenced'])}"
     followed = f"followed to offset {answer['metadata_offset']}"
@@ -160,7 +170,12 @@ def guard_lines(answer: dict[str, Any], columns: int | None) -> list[str]:
     head = [f"{name:<{_NAME_COLUMNS}}  {cut(text, columns and columns - _NAME_COLUMNS - 2)}" for name, text in facts]
     rows = [_guard_row(row) for row in answer["directories"]]
     body = table(("STATE", "SINCE", ">LED", ">FOLLOWED", "KAFKA", "WOULD", "DIRECTORY"), rows)
-    found = [safe(answer["condition"]["text"]), *head, "", body[0]]
+    before = status_lead.lead(answer, options, columns, colour=colour)
+    verdict = safe(answer["condition"]["text"])
+    if before and columns is not None:  # each reason follows in a line of its own
+        verdict = cut(verdict, min(columns, status_lead.COLUMNS_MAX))
+    found = [status_lead.coloured(verdict) if colour else verdict, *before, *([""] if before else [])]
+    found += [*head, "", body[0]]
     for line, row in zip(body[1:], answer["directories"], strict=True):
         found.append(line)
         found.extend(cut(f"  {text}", columns) for text in _guard_details(row))

@@ -1,14 +1,21 @@
 """Commands on the host of a Kafka broker, with ``--guard-config``: they speak of the guard, and of no agent."""
 
+import asyncio
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kjbod.cli import main as cli
+from kjbod.output import colours
+from kjbod.problems import Code, Problem
 from kjbod.runtime.control_socket import ControlError
 from kjbod_guard.instead import INSTEAD, refusal
 from tests.cli.fake_agent import fake_agent
+from tests.guard.test_answers import answer
+from tests.guard.test_problems import picture
 
 SERVER_PROPERTIES = """\
 process.roles=broker
@@ -141,3 +148,63 @@ def test_without_a_guard_strays_come_from_the_disks_and_nothing_is_removed(
     assert cli.run(["strays", "remove", "--all", "--yes", *files]) == 1
     assert stray.is_dir()
     assert not names_an_agent(captured.out + captured.err + capsys.readouterr().err)
+
+
+HUNG = Problem(Code.DISK_HUNG, "/mnt/d1 does not answer, and Kafka has not noticed", "/mnt/d1")
+
+
+@pytest.mark.parametrize("command", [["status"], ["guard", "status"]])
+def test_a_status_leads_with_codes_and_next_commands_that_have_the_same_files(
+    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    told = asyncio.run(answer(picture(HUNG)))
+    with fake_agent(tmp_path, status=told):
+        assert cli.run([*command, *files]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert cli.run([*command, "--json", *files]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert cli.run([*command, "--check", *files]) == 2
+    assert lines[0] == f"CRITICAL: {HUNG.text}" == capsys.readouterr().out.strip()
+    assert lines[1].split()[0] == "DISK_HUNG" and lines[2] == "NEXT:"
+    assert lines[3].startswith(f"   1. kjbod guard history {' '.join(files)}")
+    assert "\x1b" not in "".join(lines), "plain in a pipe"
+    assert document["problems"] == [{"code": "DISK_HUNG", "text": HUNG.text, "path": "/mnt/d1"}]
+
+
+def test_next_commands_have_no_options_where_none_were_typed(
+    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KJBOD_CONFIG", files[1])
+    monkeypatch.setattr("kjbod.cli.broker_files.OWN_FILE", Path(files[3]))
+    with fake_agent(tmp_path, status=asyncio.run(answer(picture(HUNG)))):
+        assert cli.run(["status"]) == 0
+    captured = capsys.readouterr()
+    assert "1. kjbod guard history  #" in captured.out
+    assert captured.err == f"kjbod: using {files[1]} (KJBOD_CONFIG) and {files[3]}\n"
+
+
+def test_a_check_of_a_guard_that_cannot_be_made_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["guard", "status", "--check", "-c", "/nonexistent"]) == 3
+    assert capsys.readouterr().out.startswith("UNKNOWN: /nonexistent: No such file")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "shown"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (True, {}, False),
+        (False, {"TERM": "xterm"}, False),
+    ],
+)
+def test_colours_are_for_a_terminal_that_nobody_wants_plain(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, environment: dict[str, str], shown: bool
+) -> None:
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert colours() is shown

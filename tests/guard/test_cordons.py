@@ -243,7 +243,8 @@ def _refuse(moment: Moment) -> None:
 
 
 def _lines(moment: Moment) -> tuple[Level, str]:
-    lacks = moment.core.lacks(moment.observed)
+    core, observed = moment.core, moment.observed
+    lacks = redundancy.problems(core.journal, observed, core.needs(observed))
     found = condition({PATH: "online"}, unnoticed=(), unbound=None, blind=None, redundancy=lacks)
     return found.level, found.line
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kjbod.problems import Code
 from kjbod_guard.broker_steps import Standing as Broker
 from kjbod_guard.broker_steps import State, lost
 from kjbod_guard.condition import condition
@@ -114,12 +115,17 @@ CONDITIONS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     ),
     "partitions have no leader, and others lack a replica": (
         WELL,
-        {"redundancy": [(False, "2 partitions have 2 of 3 replicas"), (True, "1 partition has no leader")]},
+        {
+            "redundancy": [
+                (Code.REPLICAS_EVICTED, "2 partitions have 2 of 3 replicas"),
+                (Code.NO_LEADER, "1 partition has no leader"),
+            ]
+        },
         "CRITICAL: 1 partition has no leader; 2 partitions have 2 of 3 replicas",
     ),
     "partitions lack a replica that the guard evicted": (
         WELL,
-        {"redundancy": [(False, "2 partitions have 2 of 3 replicas")]},
+        {"redundancy": [(Code.REPLICAS_EVICTED, "2 partitions have 2 of 3 replicas")]},
         "DEGRADED: 2 partitions have 2 of 3 replicas",
     ),
     "the guard cannot do all that it decides": (
@@ -141,7 +147,10 @@ CONDITIONS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "a certificate ends": (WELL, {"certificates": ["k.pem ends soon"]}, "DEGRADED: k.pem ends soon"),
     "what is critical comes first, whoever told it": (
         FAILED,
-        {"certificates": ["k.pem ends soon"], "redundancy": [(True, "1 partition is below min.insync.replicas")]},
+        {
+            "certificates": ["k.pem ends soon"],
+            "redundancy": [(Code.BELOW_MIN_ISR, "1 partition is below min.insync.replicas")],
+        },
         "CRITICAL: 1 partition is below min.insync.replicas; 1 of 2 directories failed; k.pem ends soon",
     ),
 }
