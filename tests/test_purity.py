@@ -203,6 +203,7 @@ def test_no_modules_import_each_other_not_even_for_their_types() -> None:
 
 
 BARE: tuple[str, ...] = (
+    "kjbod.cli.broker_scan",
     "kjbod_guard.helper",
     "kjbod_host.files.file_worker",
     "kjbod_host.health.sources.fanotify_mark",

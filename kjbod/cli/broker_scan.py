@@ -41,14 +41,17 @@ def scan(proc: Path) -> dict[str, Any]:
     except OSError as error:
         return {"hidden": f"{proc}: {error.strerror}", "brokers": []}
     brokers = [row for pid in pids if (row := _broker(proc / str(pid), pid)) is not None]
-    hidden = None if (proc / "1").exists() else f"{proc} shows only processes of this user (hidepid)"
-    return {"hidden": hidden, "brokers": brokers}
+    try:
+        (proc / "1" / "cmdline").read_bytes()
+    except OSError:  # without hidepid each user may read the command lines of all processes
+        return {"hidden": f"{proc} shows only processes of this user (hidepid)", "brokers": brokers}
+    return {"hidden": None, "brokers": brokers}
 
 
 def _broker(process: Path, pid: int) -> dict[str, Any] | None:
     try:
         content = (process / "cmdline").read_bytes()
-    except OSError:  # the process has ended, or hidepid=1 closes the file
+    except OSError:  # the process has ended, or the file is closed to this user (hidepid=1)
         return None
     arguments = [os.fsdecode(one) for one in content.split(b"\0")]
     rest = after_main_class(arguments)

@@ -91,10 +91,11 @@ def _report(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _is_check(arguments: Sequence[str]) -> bool:
-    """Whether somebody meant ``status --check``, and may have mistyped the rest. Its exit codes are read by
-    monitoring, to which 1 and 2 are levels of the agent."""
-    asked = arguments[1:2] if arguments[:1] == ["guard"] else arguments[:1]
-    return "--check" in arguments and (asked[:1] == ["status"] or arguments[0] not in _COMMANDS)
+    """Whether somebody meant ``status --check`` or ``guard status --check``, and may have mistyped the rest. Its exit
+    codes are read by monitoring, to which 1 and 2 are levels of the agent."""
+    if "--check" not in arguments:
+        return False
+    return tuple(arguments[:2]) == ("guard", "status") or arguments[0] == "status" or arguments[0] not in _COMMANDS
 
 
 def _refused_check(error: Exception, arguments: Sequence[str]) -> int:

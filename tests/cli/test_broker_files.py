@@ -158,8 +158,12 @@ def test_a_proc_that_is_not_there(proc: Proc, tmp_path: Path) -> None:
     assert f"{proc.path}: No such file or directory" in proc.refusal()
 
 
-def test_a_proc_that_hides_other_processes(proc: Proc) -> None:
+@pytest.mark.parametrize("hidepid", [1, 2])
+def test_a_proc_that_hides_other_processes(proc: Proc, hidepid: int) -> None:
+    """hidepid=1 closes the files of other users' processes, hidepid=2 hides their directories."""
     (proc.path / "1").rename(proc.path.parent / "1")
+    if hidepid == 1:
+        (proc.path / "1" / "cmdline").mkdir(parents=True)  # root may read what is only closed
     assert "shows only processes of this user (hidepid)" in proc.refusal()
     assert "as root" in proc.refusal()
 
