@@ -47,6 +47,12 @@ def host_name(broker: int) -> str:
     return f"kafka-{broker:04d}.example.org"
 
 
+def too_few(days: int = 12, failures: int = 3) -> Rate:
+    """Counts of too few drive-days for a rate."""
+    unknown = dict.fromkeys(("afr_pct", "low_pct", "high_pct", "mtbf_hours", "mtbf_low_hours", "mtbf_high_hours"))
+    return Rate(drive_days=days, failures=failures, **unknown)
+
+
 def rate(days: int = 100_000, failures: int = 10) -> Rate:
     years = days / 365
     limits = (100 * failures * 0.5 / years, 100 * (failures + 3) * 1.6 / years)

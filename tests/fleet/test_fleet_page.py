@@ -54,6 +54,7 @@ from tests.fleet.report_data import (
     rate,
     reliability,
     report,
+    too_few,
 )
 
 
@@ -547,8 +548,39 @@ def test_without_a_failure_a_rate_is_its_upper_limit_wherever_it_is_said() -> No
     assert re.search(rf"&lt; {limit} %\s+failure rate a year|failure rate a year\s+&lt; {limit} %", text_of(html))
 
 
+def test_of_too_few_drive_days_there_are_counts_and_no_rate_wherever_it_is_said() -> None:
+    few = RateOf(name="MODEL 7", rate=too_few(12, 3))
+    found = reliability(
+        whole=too_few(28, 7), models=(), hidden_models=(few,), firmwares=(few,), ages=(few,), sites=(few,), drives=22
+    )
+    made = report(20, insights=dataclasses.replace(insights(), reliability=found))
+    html = index_page(made)
+    said = text_of(part(html, "afr"))
+    assert "7 failures in 28 drive-days of 22 drives, too few drive-days (28)." in said
+    assert said.count("too few drive-days (12)") == 4
+    tiles = text_of(html[: html.index("<nav>")])
+    assert "too few drive-days (28)" in tiles and "%" not in tiles.partition("too few")[0].rpartition("full")[2]
+    disks: dict[str, Any] = {"model": "MODEL 7", "directories": 1, "hosts": 1, "failed": 0}
+    disks |= {"bytes_total": 100, "bytes_used": 50}
+    assert "too few drive-days (12)" in text_of(model_page(ModelDisks(**disks), made))
+    told = report_json(made)
+    assert (told["drive_days"], told["failures"]) == (28, 7)
+    assert [told[name] for name in ("afr_pct", "afr_low_pct", "afr_high_pct")] == [None] * 3
+    assert (told["models"][0]["failures"], told["models"][0]["afr_pct"]) == (3, None)
+
+
+def test_a_rate_of_the_whole_is_said_with_its_limits_in_tile_and_sentence() -> None:
+    whole = rate(300_000, 15)
+    assert whole.low_pct is not None and whole.high_pct is not None
+    wanted = f"{whole.afr_pct:.2f} % ({whole.low_pct:.2f} to {whole.high_pct:.2f})"
+    html = index_page(report(20))
+    assert f"15 failures in 300,000 drive-days of 12,000 drives, {wanted}." in text_of(part(html, "afr"))
+    assert text_of(html).count(wanted) == 2
+
+
 def test_json_has_the_rate_of_the_whole_and_of_each_model_and_what_to_do() -> None:
     made = report_json(report(1_000))
+    assert made["afr_low_pct"] < made["afr_pct"] < made["afr_high_pct"]
     assert (made["drive_days"], made["failures"]) == (300_000, 15)
     assert made["afr_pct"] == pytest.approx(15 / (300_000 / 365) * 100)
     assert [(m["model"], m["drive_days"], m["failures"]) for m in made["models"][:2]] == [

@@ -188,7 +188,12 @@ def test_rates_are_ranked_by_their_upper_limit_and_small_models_are_only_named(f
     rel = found.reliability
     assert (rel.whole.drive_days, rel.whole.failures) == (46_499, 6)
     assert [(each.name, round(each.rate.afr_pct or 0, 9)) for each in rel.models] == [("M1", 4.0)]
-    assert [each.name for each in rel.hidden_models] == [MODEL_NAME]
+    assert [(each.name, each.rate.failures, each.rate.afr_pct, each.rate.high_pct) for each in rel.hidden_models] == [
+        (MODEL_NAME, 2, None, None)
+    ]
+    assert [each.rate.afr_pct is None for each in rel.ages] == [False, False, True], (
+        "nor has an age a rate of so little"
+    )
     assert [each.name for each in rel.ages] == ["0-1 years", "1-2 years", "unknown"]
     assert [each.name for each in rel.firmwares] == ["M1 · F1"]
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="needs the fleet extra")
 
-from kjbod.fleet.insight.model import plain
+from kjbod.fleet.insight.model import plain, rate_text
 from kjbod.fleet.insight.statistics import gini, kaplan_meier, poisson_limits, rate, student_t, survival_limits
 from tests.depth import examples
 
@@ -62,6 +62,29 @@ def test_without_failures_only_the_upper_limit_says_something() -> None:
 def test_without_exposure_there_is_no_rate() -> None:
     found = rate(0, 0)
     assert (found.afr_pct, found.high_pct, found.mtbf_low_hours) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("drive_days", "failures", "least", "said"),
+    [
+        (12, 3, 1_000, "too few drive-days (12)"),
+        (28, 7, 1_000, "too few drive-days (28)"),
+        (999, 0, 1_000, "too few drive-days (999)"),
+        (9_999, 2, 10_000, "too few drive-days (9,999)"),
+        (0, 0, 1_000, "too few drive-days (0)"),
+        (1, 1, 1_000, "too few drive-days (1)"),
+        (1_000, 1, 1_000, "36.50 % (0.92 to 203.36)"),
+        (10_000, 10, 10_000, "36.50 % (17.50 to 67.12)"),
+        (10_000, 0, 10_000, "< 13.46 %"),
+    ],
+)
+def test_a_rate_has_its_limits_and_enough_drive_days_or_there_are_counts_alone(
+    drive_days: int, failures: int, least: int, said: str
+) -> None:
+    found = rate(drive_days, failures, least)
+    assert (found.drive_days, found.failures, rate_text(found)) == (drive_days, failures, said)
+    rest = [value for name, value in plain(found).items() if name not in ("drive_days", "failures")]
+    assert all(value is None for value in rest) == (drive_days < least)
 
 
 def naive_survival(lives: list[tuple[int, int, bool]], least: int) -> list[tuple[int, int, float]]:

@@ -185,8 +185,9 @@ def _drive_days_told(lake: Lake, pieces: Sequence[Piece]) -> list[str]:
 def rate_cells(of: RateOf) -> list[str]:
     """A line of a table of rates."""
     rate = of.rate
-    limits = f"{rate.low_pct or 0:.2f} to {rate.high_pct or 0:.2f}"
-    middle = f"{rate.afr_pct or 0:.2f}" if rate.failures else "-"
+    known = rate.low_pct is not None and rate.high_pct is not None
+    limits = f"{rate.low_pct:.2f} to {rate.high_pct:.2f}" if known else "too few drive-days"
+    middle = f"{rate.afr_pct:.2f}" if rate.failures and rate.afr_pct is not None else "-"
     return [safe(of.name) or "all", f"{rate.drive_days:,}", f"{rate.failures:,}", middle, limits]
 
 

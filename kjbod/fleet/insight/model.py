@@ -57,12 +57,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Failure rate of drives: failures over drive-years of 365 days, with exact 95 % Poisson limits."""
+    """Failure rate of drives: failures over drive-years of 365 days, with exact 95 % Poisson limits.
+
+    With too few drive-days for a rate there are the two counts, and all else is None
+    (:data:`kjbod.fleet.insight.reliability.DRIVE_DAYS_MIN`, ``WHOLE_DRIVE_DAYS_MIN``)."""
 
     drive_days: int
     failures: int
     afr_pct: float | None
-    """Annualised failure rate; None without exposure."""
+    """Annualised failure rate."""
     low_pct: float | None
     """0 without failures: then only the upper limit says something."""
     high_pct: float | None
@@ -79,6 +82,15 @@ class RateOf:
     name: str
     """Model, ``model · firmware``, age band such as ``2-3 years``, or site; ``unknown`` where the reports say none."""
     rate: Rate
+
+
+def rate_text(rate: Rate) -> str:
+    """A rate with its limits, for people; the upper limit alone without a failure; no rate of too few drive-days."""
+    if rate.afr_pct is None or rate.low_pct is None or rate.high_pct is None:
+        return f"too few drive-days ({rate.drive_days:,})"
+    if not rate.failures:
+        return f"< {rate.high_pct:.2f} %"
+    return f"{rate.afr_pct:.2f} % ({rate.low_pct:.2f} to {rate.high_pct:.2f})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,10 @@ from kjbod.fleet.insight.model import TOP, Bursts, RateOf, Reliability, Returned
 from kjbod.fleet.insight.statistics import AT_RISK_MIN, HOURS_PER_YEAR, rate, survival_limits
 
 DRIVE_DAYS_MIN = 10_000
-"""Models with less exposure are not ranked: one failure more or less would be all the difference."""
+"""Models, firmwares, ages and sites with less exposure have counts and no rate, and are not ranked: one failure more or
+less would be all the difference."""
+WHOLE_DRIVE_DAYS_MIN = 1_000
+"""The same for all drives of a source together."""
 BURST_MINUTES = 30
 SURVIVAL_MODELS_MAX = 12
 SURVIVAL_FAILURES_MIN = 5
@@ -78,7 +81,7 @@ def reliability(
 
     ``last_date``: the newest date that the source has; a drive that was not seen on it is not in use any more. None:
     the newest of ``drive_lives``."""
-    rates = rates_of(exposed.where(F.col("source") == source))
+    rates = rates_of(exposed.where(F.col("source") == source), drive_days_min)
     ours = drive_lives.where(F.col("source") == source).persist()
     try:
         drives, censored, returned = _ends(ours, last_date)
@@ -102,9 +105,10 @@ def reliability(
         ours.unpersist()
 
 
-def rates_of(exposed: DataFrame) -> dict[str, list[RateOf]]:
+def rates_of(exposed: DataFrame, drive_days_min: int = DRIVE_DAYS_MIN) -> dict[str, list[RateOf]]:
     """Rates of ``exposure_day`` rows: ``whole``, and by ``model``, ``firmware``, ``age`` and ``site``; of each kind the
     :data:`NAMES_MAX` with most exposure, most first."""
+    least = min(drive_days_min, WHOLE_DRIVE_DAYS_MIN)
     unknown = F.lit(UNKNOWN)
     known_model = F.coalesce("model", unknown)
     age = F.coalesce(F.col("age_years").cast("string"), unknown)
@@ -126,7 +130,8 @@ def rates_of(exposed: DataFrame) -> dict[str, list[RateOf]]:
     first = summed.withColumn("_rank", F.row_number().over(most)).where(F.col("_rank") <= NAMES_MAX).orderBy("_rank")
     for row in first.collect():
         name = _age_name(row.of.name) if row.of.kind == "age" else row.of.name
-        found[row.of.kind].append(RateOf(name=name, rate=rate(row.drive_days, row.failures)))
+        enough = least if row.of.kind == "whole" else drive_days_min
+        found[row.of.kind].append(RateOf(name=name, rate=rate(row.drive_days, row.failures, enough)))
     return found
 
 

@@ -29,16 +29,16 @@ def poisson_limits(count: int, confidence: float = CONFIDENCE) -> tuple[float, f
     return low, float(special.gammaincinv(count + 1, 1 - tail))
 
 
-def rate(drive_days: int, failures: int) -> Rate:
-    """Annualised failure rate and mean time between failures, with limits."""
+def rate(drive_days: int, failures: int, drive_days_min: int = 1) -> Rate:
+    """Annualised failure rate and mean time between failures, with limits; counts alone below ``drive_days_min``."""
     low, high = poisson_limits(failures)
-    hours = 24 * drive_days
+    is_enough = drive_days >= max(drive_days_min, 1)
 
     def pct(count: float) -> float | None:
-        return 100 * count * DAYS_PER_YEAR / drive_days if drive_days > 0 else None
+        return 100 * count * DAYS_PER_YEAR / drive_days if is_enough else None
 
     def mtbf(count: float) -> float | None:
-        return hours / count if count > 0 and drive_days > 0 else None
+        return 24 * drive_days / count if count > 0 and is_enough else None
 
     return Rate(
         drive_days=drive_days,

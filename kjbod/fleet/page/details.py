@@ -219,8 +219,8 @@ def _model_rates(rates: Sequence[RateOf], firmwares: Sequence[RateOf]) -> str:
     found = [*rates, *firmwares]
     if not found:
         return section("Failure rate a year", "No drive-days in this time.")
-    rows = [interval(rate) for rate in found[:20]]
-    drawn = chart(lambda width: intervals(rows, width, "Failure rate a year with 95 % limits"))
+    rows = [interval(each) for each in found if each.rate.afr_pct is not None][:20]
+    drawn = chart(lambda width: intervals(rows, width, "Failure rate a year with 95 % limits")) if rows else ""
     note = "Failures over drive-years, with exact 95 % Poisson limits; by firmware below the whole."
     return section("Failure rate a year", note, drawn, table(found, rate_columns("disks"), label="Failure rate"))
 

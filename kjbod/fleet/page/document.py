@@ -34,6 +34,8 @@ def report_json(report: FleetReport) -> dict[str, Any]:
         "drive_days": reliability.whole.drive_days,
         "failures": reliability.whole.failures,
         "afr_pct": reliability.whole.afr_pct,
+        "afr_low_pct": reliability.whole.low_pct,
+        "afr_high_pct": reliability.whole.high_pct,
         "models": [{"model": r.name, **plain(r.rate)} for r in (*reliability.models, *reliability.hidden_models)],
         "counts": {
             "directories": report.directories,

@@ -6,7 +6,17 @@ It is below 1.5 MB whatever the fleet's size: every list is cut to its worst, an
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kjbod.fleet.insight.model import AgentState, Forecast, Imbalance, Latency, Place, Rate, RateOf, Reliability
+from kjbod.fleet.insight.model import (
+    AgentState,
+    Forecast,
+    Imbalance,
+    Latency,
+    Place,
+    Rate,
+    RateOf,
+    Reliability,
+    rate_text,
+)
 from kjbod.fleet.page import todo
 from kjbod.fleet.page.changes import KINDS
 from kjbod.fleet.page.charts import IntervalRow, Stage, fleet_map, intervals, quantiles
@@ -89,7 +99,7 @@ def _tiles(report: FleetReport) -> str:
             ("agents stopped or fenced", f"{out:,}", "warn" if out else "good"),
             ("disks that may fail soon", f"{risk:,}", "warn" if risk else "good"),
             ("until the first directory is full", _in_days(days), "warn" if days is not None and days <= 30 else ""),
-            ("failure rate a year", _rate(whole), ""),
+            ("failure rate a year", rate_text(whole), ""),
             ("slowest acknowledgement", duration(report.slowest_ms), ""),
             ("partitions led", f"{report.leaders:,}", ""),
             ("space used", f"{report.bytes_used / report.bytes_total:.0%}" if report.bytes_total else "–", ""),
@@ -254,8 +264,8 @@ def _rates(report: FleetReport) -> str:
         )
         parts.append(folded("Every model, with its page", table(report.models, columns, label="Models")))
     note = (
-        "Failures over drive-years, with exact 95 % Poisson limits. The order is that of the upper limit; models with "
-        "little exposure are named, not ranked."
+        "Failures over drive-years, with exact 95 % Poisson limits. The order is that of the upper limit. Models with "
+        f"fewer than {report.insights.reliability.drive_days_min:,} drive-days have counts and no rate."
     )
     return section("Failure rate a year, by model", note, *parts, key="afr")
 
@@ -266,18 +276,18 @@ def rate_columns(name: str) -> tuple[Column, ...]:
         Column(name, lambda r: r.name),
         Column("drive-days", lambda r: r.rate.drive_days, number=True),
         Column("failures", lambda r: r.rate.failures, number=True),
-        Column("rate, % a year", lambda r: Sorted(_rate(r.rate, ""), r.rate.afr_pct), number=True),
+        Column("rate, % a year", lambda r: Sorted(_in_table(r.rate), r.rate.afr_pct), number=True),
         Column("from", lambda r: _pct(r.rate.low_pct), number=True),
         Column("to", lambda r: _pct(r.rate.high_pct), number=True),
         Column("MTBF, hours", lambda r: _whole(r.rate.mtbf_hours), number=True),
     )
 
 
-def _rate(rate: Rate, unit: str = " %") -> str:
-    """A rate for people; without a failure there is only its upper limit to say."""
-    if rate.afr_pct is None:
-        return "–"
-    return f"{rate.afr_pct:.2f}{unit}" if rate.failures else f"< {rate.high_pct or 0:.2f}{unit}"
+def _in_table(rate: Rate) -> str:
+    """A rate beside the columns of its limits."""
+    if rate.afr_pct is None or not rate.failures:
+        return rate_text(rate).removesuffix(" %")
+    return f"{rate.afr_pct:.2f}"
 
 
 def _pct(value: float | None) -> Value:
@@ -294,7 +304,7 @@ def interval(rate: RateOf) -> IntervalRow:
     value = of.afr_pct if of.failures else None
     high = of.high_pct or 0.0
     title = f"{rate.name}: {of.failures:,} failures in {of.drive_days:,} drive-days"
-    return IntervalRow(rate.name, value, of.low_pct or 0.0, high, _rate(of), title)
+    return IntervalRow(rate.name, value, of.low_pct or 0.0, high, rate_text(of), title)
 
 
 def _reliability(found: Reliability) -> str:
@@ -302,10 +312,8 @@ def _reliability(found: Reliability) -> str:
     name = "" if found.source == "kjbod" else f"<h3>Imported: {clean(found.source)}</h3>"
     if not whole.drive_days:
         return f'{name}<p class="note">No drive-days in this time.</p>'
-    rate = _rate(whole)
-    limits = f" [{whole.low_pct or 0:.2f}, {whole.high_pct:.2f}]" if whole.failures and whole.high_pct else ""
-    said = f"The whole: {whole.failures:,} failures in {whole.drive_days:,} drive-days of "
-    said += f"{found.drives:,} drives, {rate}{limits}."
+    said = f"The whole: {plural(whole.failures, 'failure')} in {plural(whole.drive_days, 'drive-day')} of "
+    said += f"{plural(found.drives, 'drive')}, {rate_text(whole)}."
     if found.bursts and found.bursts.failures:
         bursts = found.bursts
         said += f" Within {bursts.within_minutes} minutes of another one in the same host {bursts.same_host:,}, "
