@@ -88,7 +88,7 @@ def rollup_into(spark: "SparkSession", lake: Lake, progress: Progress, *, everyt
     """
     with claimed(lake, COMMAND):
         state = lake.state()
-        wanted = _with_silver(state) if everything else set(state.touched)
+        wanted = hours_with_silver(state) if everything else set(state.touched)
         steps = _steps(state, wanted)
         made: list[tuple[str, int]] = []
         done: set[str] = set()
@@ -99,7 +99,7 @@ def rollup_into(spark: "SparkSession", lake: Lake, progress: Progress, *, everyt
             done |= found[0]
             made += found[1]
         seen = lake.state()  # once: what is ingested after it stays touched
-        if left := set(seen.touched) - _with_silver(seen):
+        if left := set(seen.touched) - hours_with_silver(seen):
             lake.commit(lambda now: now.without_touched(left, seen), COMMAND)
         rows = {table: sum(n for name, n in made if name == table) for table in sorted({name for name, _ in made})}
         return RollupResult(len(done), len({hour[:10] for hour in done}), rows, lake.state().version)
@@ -109,7 +109,7 @@ def _span(dates: Sequence[str]) -> str:
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
 
 
-def _with_silver(state: State) -> set[str]:
+def hours_with_silver(state: State) -> set[str]:
     """Hours of the dates of which silver is whole."""
     tables = (SILVER_SAMPLES.full_name, SILVER_EVENTS.full_name)
     first = state.notes.get(SILVER_FROM, "")
@@ -128,7 +128,7 @@ def _rows(state: State, hours_: Iterable[str]) -> dict[str, int]:
 
 def _steps(state: State, wanted: set[str]) -> list[list[str]]:
     """Dates of the hours that have silver, those together that are rolled up at once."""
-    rows = _rows(state, wanted & _with_silver(state))
+    rows = _rows(state, wanted & hours_with_silver(state))
     by_date: dict[str, int] = {}
     for hour, count in rows.items():
         by_date[hour[:10]] = by_date.get(hour[:10], 0) + count
@@ -154,7 +154,7 @@ def _roll(
     """Make and commit the gold of some dates. ``later``: dates whose turn comes."""
     for _ in range(ATTEMPTS_MAX):
         seen = lake.state()
-        there = _with_silver(seen)
+        there = hours_with_silver(seen)
         wanted = {hour for hour in (there if everything else seen.touched) if hour[:10] in dates} & there
         if not wanted:
             return set(), []

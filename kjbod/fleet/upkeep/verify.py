@@ -8,9 +8,9 @@
 3. Silver against the agents' own word: of a file whose rows are all there, the CRC-32 of the lines add up to the one in
    the file's trailer.
 4. Silver that was compacted is what it was then: its checksum, of a sample of the dates.
-5. Gold against silver: of a sample of the hours each directory is computed again, by a query of its own that shares
-   nothing with the rollup; and of a sample of the dates gold of days by the rollup's own functions, from the gold that
-   it is made of (:mod:`kjbod.fleet.upkeep.gold_again`).
+5. Gold against silver: no hour of silver waits for a rollup; of a sample of the hours each directory is computed
+   again, by a query of its own that shares nothing with the rollup; and of a sample of the dates gold of days by the
+   rollup's own functions, from the gold that it is made of (:mod:`kjbod.fleet.upkeep.gold_again`).
 
 What cannot be read is a difference as well, and what depends on it is passed over.
 """
@@ -29,8 +29,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from kjbod.fleet.command import spark_reason
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.lake.state import BATCH, Piece, State
+from kjbod.fleet.rollup.run import hours_with_silver
 from kjbod.fleet.schema import EVENTS, SAMPLES
 from kjbod.fleet.silver import each_once
+from kjbod.fleet.svg import plural
 from kjbod.fleet.tables import AUDIT_FILES, DIR_HOUR, DRIVE_LIFE, SILVER_EVENTS, SILVER_SAMPLES, TABLES
 from kjbod.fleet.upkeep.account import compacted, gone, is_verified, silver_from
 from kjbod.fleet.upkeep.checksum import Summary, row_hash, summary
@@ -85,6 +87,7 @@ def verify(lake: Lake, progress: Progress, sample: int = SAMPLE, seed: int = 0) 
     for table_name, date in _drawn(rng, _compacted_dates(state, broken), sample):
         progress(f"reading {table_name} of {date} as it was compacted")
         found += guarded(f"{table_name} of {date}", _unchanged(lake, state, table_name, date))
+    found += _waiting(state)
     found += _without_gold(state)
     hours = _drawn(rng, _whole_hours(state, broken), sample)
     for hour in hours:
@@ -279,6 +282,14 @@ def _whole_hours(state: State, broken: set[str]) -> list[str]:
         for hour in state.hours(SILVER_SAMPLES.full_name, date)
         if hour not in state.touched and hour in state.hours(DIR_HOUR.full_name, date)
     ]
+
+
+def _waiting(state: State) -> Iterator[str]:
+    """A line where hours were ingested and not rolled up: nothing of their gold can be compared."""
+    waiting = sorted(hours_with_silver(state) & state.touched.keys())
+    if waiting:
+        span = waiting[0] if len(waiting) == 1 else f"{waiting[0]} to {waiting[-1]}"
+        yield f"{plural(len(waiting), 'hour')} of silver without its gold ({span}): run kjbod fleet rollup, then verify"
 
 
 def _without_gold(state: State) -> Iterator[str]:

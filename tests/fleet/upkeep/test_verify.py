@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kjbod.fleet.lake.lake import Lake
-from kjbod.fleet.lake.state import ALL_DATES, State
+from kjbod.fleet.lake.state import ALL_DATES, Piece, State
 from kjbod.fleet.tables import AUDIT_FILES, DIR_DAY, DIR_HOUR, DRIVE_LIFE, EXPOSURE_DAY, HOST_DAY, SILVER_SAMPLES
 from tests.fleet.parts import drawn
-from tests.fleet.upkeep.lakes import DAY, audit_row, ingest, put, sample
+from tests.fleet.upkeep.lakes import DAY, audit_row, event, ingest, make_lake, put, rollup, sample
 
 pytestmark = [pytest.mark.usefixtures("with_spark"), drawn("upkeep verify")]
 
@@ -42,8 +42,48 @@ def test_a_whole_lake_is_whole_compacted_or_not(lake: Lake, compact_lake: Lake) 
     for one in (lake, compact_lake):
         found = verify(one, lambda _text: None, 2, seed=5)
         assert found.differences == () and len(found.hours) == 2
-    ingest(lake, [sample(6, n, _file="plain") for n in range(2)], crc=False)  # no trailer; and no gold yet
+    ingest(lake, [sample(6, n, _file="plain") for n in range(2)], crc=False)  # no trailer
+    rollup(lake)
     assert differences(lake) == []
+
+
+def test_a_lake_without_gold_fails_and_says_which_hours_wait(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kjbod.fleet.command import EXIT_DATA, Place, Running
+    from kjbod.fleet.upkeep.commands import verify_lake
+    from kjbod.output import Printer
+
+    lake = make_lake(spark, tmp_path / "new")
+    ingest(lake, [sample(3, 0)], [event(5, 0)])
+    assert verify_lake(Running("verify", Place(), Printer()), spark, lake.uri, 0, 0) == EXIT_DATA
+    said = capsys.readouterr().out
+    assert f"2 hours of silver without its gold ({DAY}T03 to {DAY}T05): run kjbod fleet rollup, then verify" in said
+    assert "all equal" not in said
+
+
+@pytest.mark.parametrize(
+    ("touched", "said"),
+    [
+        ((), []),
+        ((f"{DAY}T03",), [f"1 hour of silver without its gold ({DAY}T03)"]),
+        ((f"{DAY}T04", f"{DAY}T03"), [f"2 hours of silver without its gold ({DAY}T03 to {DAY}T04)"]),
+        ((f"{DAY}T07",), [f"1 hour of silver without its gold ({DAY}T07)"]),  # of events alone
+        ((f"{DAY}T09",), []),  # no silver of it: retention has dropped it
+        (("2026-10-31T01",), []),  # of a date of which retention has dropped silver
+    ],
+)
+def test_an_hour_waits_for_a_rollup_while_it_is_touched_and_has_silver(
+    touched: tuple[str, ...], said: list[str]
+) -> None:
+    from kjbod.fleet.upkeep.verify import _waiting
+
+    state = State("id", notes={"silver-from": DAY})
+    state = state.with_pieces(
+        "silver.samples", [Piece("a", DAY, ("03", "04"), 2), Piece("b", "2026-10-31", ("01",), 1)]
+    )
+    state = state.with_pieces("silver.events", [Piece("c", DAY, ("07",), 1)]).with_touched(touched)
+    assert [line.partition(": run kjbod fleet rollup")[0] for line in _waiting(state)] == said
 
 
 def delete(lake: Lake) -> str:
