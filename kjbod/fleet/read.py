@@ -20,8 +20,8 @@ repeated     no      these very lines were kept before, from a file of this name
 
 
 A line of a kept file is *bad* when it is not UTF-8, not JSON, more than one object, has a column of the wrong type,
-lacks a required column, or says what cannot be. Bad lines and all lines of files that are not kept go to the
-quarantine.
+lacks a required column, says what cannot be, or is longer than :data:`LINE_BYTES_MAX`. Bad lines and all lines of files
+that are not kept go to the quarantine.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,6 +44,8 @@ FILE_PATTERN = "*.jsonl{,.gz,.zst}"
 """Finished files. Spark itself passes over names that begin with a dot: files that an agent still writes."""
 TS_MAX = 4_102_444_800_000
 """2100-01-01 UTC: no line is of a later time."""
+LINE_BYTES_MAX = 1 << 20
+"""Longer lines are no good ones. Of such a line its first bytes, so many, are looked at and kept in the quarantine."""
 NUMBER_MAX = 1 << 60
 """No number of a line is so large, nor so far below zero: sums of some of them stay in 64 bits."""
 HOURS_MAX = 100
@@ -77,12 +79,14 @@ PARSE_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
 
 
 def problem_of(row_type: type[Sample] | type[Event], row: str = "row") -> Column:
-    """Reason why the line ``value``, parsed as ``row``, is no good one; null where it is one, and for a ``trailer``."""
+    """Reason why the line ``value``, of ``_length`` bytes, parsed as ``row``, is no good one; null where it is one, and
+    for a ``trailer``."""
     bad = F.col(f"{row}.{_BAD}").isNotNull()
     nothing = joined(Column.__and__, [F.col(f"{row}.{name}").isNull() for name in columns(row_type)])
     missing = joined(Column.__or__, [F.col(f"{row}.{name}").isNull() for name in required_columns(row_type)])
     return (
         F.when(F.col("trailer"), None)
+        .when(F.col("_length") > LINE_BYTES_MAX, f"longer than {LINE_BYTES_MAX:,} bytes")
         .when(~F.is_valid_utf8("value"), "not UTF-8")
         .when(F.col(row).isNull() | (bad & nothing), "not JSON")
         .when(_has_more(), "more than one object")

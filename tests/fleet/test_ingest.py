@@ -111,6 +111,13 @@ def taken(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
     put(box, name("scattered"), gzip.compress(content(scattered)))
     plain = samples("long")
     put(box, name("long", ".jsonl"), f"{plain[0]}\n{'x' * 3_000_000}\n{plain[1]}\n".encode())
+    lines = samples("longer", count=20)
+    for number, length in ((3, 2**20), (7, 2**20 + 1), (19, 5_000_000)):  # JSON of so many bytes, the first is good
+        lines[number] = json.dumps(json.loads(lines[number]) | {"firmware": ""})
+        lines[number] = lines[number].replace(
+            '"firmware": "', '"firmware": "' + "\u00e4" + "n" * (length - len(lines[number]) - 2)
+        )
+    put(box, name("longer"), gzip.compress(content(lines)))
     put(box, name("same"), gzip.compress(content(samples("same"))))
     put(box, name("same").replace("aaaa.", "bbbb."), gzip.compress(content(samples("same", "bbbb-1", broker_id=2))))
     put(box, name("nobody"), gzip.compress(content(samples("nobody"))), "other/place")
@@ -137,7 +144,8 @@ def test_each_file_gets_its_status(taken: tuple[Story, Any]) -> None:
         "bad": "damaged",
         "altered": "altered",
         "scattered": "scattered",
-        "long": "damaged",
+        "long": "partial",
+        "longer": "ok",
         "same": "ok",
     }
     assert result.files["repeated"] == 1
@@ -148,7 +156,7 @@ def test_the_rows_are_those_of_the_kept_files_and_no_other(taken: tuple[Story, A
     story, result = taken
     count = {host: len(list(rows)) for host, rows in itertools.groupby(sorted(r["host"] for r in story.rows()))}
     four = ("zst", "odd", "old", "copied", "later", "earlier", "skewed", "bad")
-    assert count == dict.fromkeys(four, 4) | {"mixed": 1, "long": 2, "same": 8}
+    assert count == dict.fromkeys(four, 4) | {"mixed": 1, "long": 2, "longer": 18, "same": 8}
     assert result.rows == {SAMPLES: sum(count.values()), EVENTS: 34}
     assert len(story.rows("silver.events")) == 34
 
@@ -175,6 +183,15 @@ def test_each_line_that_was_set_aside_is_in_the_quarantine_with_its_reason(taken
     assert sum(row["reason"] == "file is scattered" for row in rows) == 150
     assert not any('"eof"' in row["line"] for row in rows)
     assert not taken[1].is_clean
+
+
+def test_of_a_line_that_is_too_long_the_rest_of_its_file_is_taken(taken: tuple[Story, Any]) -> None:
+    story, _ = taken
+    counts = {r["file"].split(".")[0]: (r["kept"], r["lines"], r["bad_lines"]) for r in story.rows("audit.files")}
+    assert (counts["long"], counts["longer"]) == ((True, 3, 1), (True, 20, 2))
+    aside = [row for row in story.rows("audit.quarantine") if row["file"].startswith("long")]
+    assert [row["reason"] for row in aside] == ["longer than 1,048,576 bytes"] * 3
+    assert max(len(row["line"].encode()) for row in aside) <= 2**20, "of a line as long as memory its beginning is kept"
 
 
 def test_a_line_that_goes_on_after_its_object_is_bad(spark: Any) -> None:

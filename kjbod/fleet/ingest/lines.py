@@ -30,9 +30,10 @@ from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, Event, Sample, columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LINE_BYTES_MAX = 1 << 20
-"""Longer lines are not there: Hadoop's reader drops them piece by piece, so that no line fills the memory. The count
-and the sum in a file's trailer tell when one of an agent's own was among them."""
+READ_BYTES_MAX = 16 << 20
+"""Longer lines are not there: Hadoop's reader drops them piece by piece, so that no line fills the memory. Such a file
+has fewer lines than its trailer says. Lines up to here count, and those that are longer than
+:data:`kjbod.fleet.read.LINE_BYTES_MAX` are set aside one by one."""
 MAX_FILE_AGE = "36500d"
 """How much older than the newest file one may be: any age. Spark passes over older ones without a word."""
 _SEVERAL_SLASHES = "^file:/+"
@@ -43,7 +44,7 @@ def folders_of(inbox: str) -> str:
     return f"{inbox}/{{{','.join(STREAMS)}}}"
 
 
-def reading_options(line_bytes_max: int = LINE_BYTES_MAX) -> dict[str, str]:
+def reading_options(line_bytes_max: int = READ_BYTES_MAX) -> dict[str, str]:
     """Options of Spark's text source for report files."""
     return {
         "recursiveFileLookup": "true",
@@ -54,12 +55,21 @@ def reading_options(line_bytes_max: int = LINE_BYTES_MAX) -> dict[str, str]:
 
 
 def arriving(spark: "SparkSession", inbox: str, files_max: int) -> "DataFrame":
-    """``value, _uri, _bytes``: lines of finished files, as a stream, so many files at a time.
+    """The columns of :func:`line_columns`: lines of finished files, as a stream, so many files at a time.
 
     A file is known again by its whole path, not by its name: a file of samples and one of events have the same name."""
     options = {"maxFilesPerTrigger": str(files_max), "maxFileAge": MAX_FILE_AGE}
     stream = spark.readStream.format("text").schema("value STRING").options(**reading_options(), **options)
-    return stream.load(folders_of(inbox)).select("value", *file_columns())
+    return stream.load(folders_of(inbox)).select(*line_columns())
+
+
+def line_columns() -> list[Column]:
+    """``value, _line, _length, _uri, _bytes`` of a line that Spark has read: ``value`` is the beginning of a line that
+    is too long, the others are of all of it."""
+    binary = F.col("value").cast("binary")
+    cut = F.substring(binary, 1, read.LINE_BYTES_MAX).cast("string")
+    value = F.when(F.octet_length("value") > read.LINE_BYTES_MAX, cut).otherwise(F.col("value"))
+    return [value.alias("value"), *sums(), *file_columns()]
 
 
 def file_columns() -> list[Column]:
@@ -78,7 +88,9 @@ def stream_of(uri: Column, prefix: str) -> Column:
 
 
 def parsed(text: "DataFrame", prefix: str) -> "DataFrame":
-    """``value, _uri, _bytes`` → the columns above."""
+    """``value, _uri, _bytes``, and ``_line, _length`` where ``value`` may not be the whole line → the columns above."""
+    if "_length" not in text.columns:
+        text = text.select("*", *sums())
     is_sample = F.col("_stream") == SAMPLES
     kinds = {SAMPLES: Sample, EVENTS: Event}
     rows = text.withColumn("_stream", stream_of(F.col("_uri"), prefix))
@@ -105,8 +117,8 @@ def parsed(text: "DataFrame", prefix: str) -> "DataFrame":
         *(_of_trailer(name).alias(alias) for alias, name in _TRAILER.items()),
         "_problem",
         F.when(F.col("_problem").isNotNull(), F.make_valid_utf8("value")).alias("_text"),
-        line_sum().alias("_line"),
-        length().alias("_length"),
+        "_line",
+        "_length",
         F.when(is_good, more(known, F.col("_stream"))).alias("_more"),
         *(F.coalesce(*(F.col(f"{s}.{name}") for s in STREAMS if name in known[s])).alias(name) for name in names),
     )
@@ -119,14 +131,12 @@ def _of_trailer(name: str) -> Column:
     return F.when(F.col("trailer"), F.coalesce(*(F.col(f"{stream}.{name}") for stream in STREAMS)))
 
 
-def line_sum() -> Column:
-    """``_line`` of ``value``."""
-    return F.crc32(F.col("value").cast("binary"))
-
-
-def length() -> Column:
-    """``_length`` of ``value``."""
-    return F.octet_length("value").cast("bigint")
+def sums() -> list[Column]:
+    """``_line, _length`` of a whole ``value``."""
+    return [
+        F.crc32(F.col("value").cast("binary")).alias("_line"),
+        F.octet_length("value").cast("bigint").alias("_length"),
+    ]
 
 
 def more(known: Mapping[str, frozenset[str]], stream: Column) -> Column:

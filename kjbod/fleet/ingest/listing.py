@@ -14,7 +14,7 @@ from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.ingest.batch import TakeBatch
 from kjbod.fleet.ingest.checkpoint import Run
 from kjbod.fleet.ingest.inbox import open_inbox
-from kjbod.fleet.ingest.lines import file_columns, folders_of, plain, reading_options
+from kjbod.fleet.ingest.lines import folders_of, line_columns, plain, reading_options
 from kjbod.fleet.lake.lake import Lake
 from kjbod.fleet.read import FILE_PATTERN
 from kjbod.fleet.svg import plural
@@ -51,7 +51,7 @@ def take_listed(
         number = lake.state().batches.get(run.id, -1) + 1
         taking = TakeBatch(lake, run, inbox.uri(), progress, lambda _number, names=named: names)  # type: ignore[misc]
         try:
-            taking(text.select("value", *file_columns()), number)
+            taking(text.select(*line_columns()), number)
         except FleetError:
             raise
         except Exception as error:

@@ -12,7 +12,8 @@ lines        where they are staged                                   columns
 ============ ======================================================= ==================================================
 near         ``date=2026-11-01/hour=03``                             those of ``silver.samples``, and ``_uri, _bytes,
                                                                      _length``
-others       ``date=all/hour=00``                                    ``_uri, _bytes`` and ``_text``, the line
+others       ``date=all/hour=00``                                    ``_uri, _bytes, _line, _length`` and
+                                                                     ``_text``, the line
 ============ ======================================================= ==================================================
 """
 
@@ -22,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from kjbod.fleet import read
 from kjbod.fleet.ingest import account
-from kjbod.fleet.ingest.lines import length, line_sum, more, stream_of
+from kjbod.fleet.ingest.lines import more, stream_of
 from kjbod.fleet.lake.lake import HOUR_MS
 from kjbod.fleet.lake.state import ALL_DATES
 from kjbod.fleet.schema import SAMPLES, Sample, columns
@@ -43,7 +44,7 @@ def write_staged(text: "DataFrame", files: "DataFrame", prefix: str, target: str
     """Write a batch's lines below ``target``.
 
     Args:
-        text: ``value, _uri, _bytes`` of each line.
+        text: the columns of :func:`kjbod.fleet.ingest.lines.line_columns`.
         files: ``_uri`` of its files. Of one that is missing here all lines are others.
         prefix: URI of the inbox, as files have it.
         target: URI that does not exist.
@@ -63,13 +64,13 @@ def write_staged(text: "DataFrame", files: "DataFrame", prefix: str, target: str
     found = {name: F.col(f"{SAMPLES}.{name}") for name in columns(Sample)}
     found |= {
         "_file": F.col("file"),
-        "_line": line_sum(),
+        "_line": F.col("_line"),
         "_skewed": account.is_skewed(ts, hour),
         "_more": F.when(is_near, more({SAMPLES: frozenset(columns(Sample))}, F.col("_stream"))),
     }
     staged = rows.select(
         *(found[name].alias(name) for name in _KEPT),
-        *("_uri", "_bytes", length().alias("_length")),
+        *("_uri", "_bytes", "_length"),
         F.when(~is_near, F.col("value").cast("binary")).alias("_text"),
         F.when(is_near, F.date_format(at, "yyyy-MM-dd")).otherwise(ALL_DATES).alias("date"),
         F.when(is_near, F.date_format(at, "HH")).otherwise("00").alias("hour"),
@@ -87,10 +88,11 @@ def staged_lines(spark: "SparkSession", target: str) -> "DataFrame":
 
 
 def staged_text(spark: "SparkSession", target: str) -> "DataFrame":
-    """``value, _uri, _bytes`` of the other lines."""
-    rows = _read(spark, target, {"_uri": "STRING", "_bytes": "BIGINT", "_text": "BINARY"})
+    """The other lines, as they were given to :func:`write_staged`."""
+    known = {name: _ACCOUNT[name] for name in ("_line", "_length", "_uri", "_bytes")}
+    rows = _read(spark, target, known | {"_text": "BINARY"})
     text = F.col("_text").cast("string").alias("value")
-    return rows.where(F.col("date") == ALL_DATES).select(text, "_uri", "_bytes")
+    return rows.where(F.col("date") == ALL_DATES).select(text, *known)
 
 
 def staged_samples(spark: "SparkSession", target: str) -> "DataFrame":
