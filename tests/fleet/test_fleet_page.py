@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kjbod.fleet.insight.model import Days, Forecast, RateOf
+from kjbod.fleet.insight.model import Days, Forecast, RateOf, rate_text
 from kjbod.fleet.page import todo
 from kjbod.fleet.page.bursts import RECENT_MS, bursts
 from kjbod.fleet.page.changes import Before, before, changes
@@ -576,6 +576,19 @@ def test_a_rate_of_the_whole_is_said_with_its_limits_in_tile_and_sentence() -> N
     html = index_page(report(20))
     assert f"15 failures in 300,000 drive-days of 12,000 drives, {wanted}." in text_of(part(html, "afr"))
     assert text_of(html).count(wanted) == 2
+
+
+def test_verdicts_that_the_disks_did_not_bear_out_are_told_apart_from_failures() -> None:
+    borne_out, verdicts = rate(300_000, 15), rate(300_000, 17)
+    model = RateOf(name="MODEL 1", rate=rate(50_000, 1), verdicts=rate(50_000, 3))
+    found = reliability(whole=borne_out, verdicts=verdicts, models=(model,))
+    made = report(20, insights=dataclasses.replace(insights(), reliability=found))
+    said = text_of(part(index_page(made), "afr"))
+    assert f"With 2 verdicts that the disk did not bear out: 17 failures, {rate_text(verdicts)}." in said
+    assert f"3: {rate_text(rate(50_000, 3))}" in said
+    told = report_json(made)
+    assert (told["failures"], told["verdicts"]["failures"]) == (15, 17)
+    assert (told["models"][0]["failures"], told["models"][0]["verdicts"]["failures"]) == (1, 3)
 
 
 def test_json_has_the_rate_of_the_whole_and_of_each_model_and_what_to_do() -> None:

@@ -99,7 +99,8 @@ def lives() -> Iterator[dict[str, Any]]:
 
 def drive(serial: str, day: int, well: int = 1, *, host: str = "h1", failed: int = 0) -> dict[str, Any]:
     known = {"source": "kjbod", "fleet": "f", "host": host, "path": "/d1", "dir_id": f"id-{serial}", "drive": serial}
-    return known | {"failed": failed, "hours_online": well, "well": well, "date": date(day)}
+    disk = {"site": "r1", "model": "M1", "firmware": "F1", "smart_poh": 100}
+    return known | disk | {"failed": failed, "hours_online": well, "well": well, "date": date(day)}
 
 
 def drive_days() -> Iterator[dict[str, Any]]:
@@ -181,13 +182,13 @@ def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Insights:
 def test_all_of_it_is_json(found: Insights) -> None:
     told = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert told["reliability"]["whole"]["drive_days"] == 46_499
-    assert told["reliability"]["models"][0]["rate"]["failures"] == 4
+    assert told["reliability"]["models"][0]["rate"]["failures"] == 3
 
 
 def test_rates_are_ranked_by_their_upper_limit_and_small_models_are_only_named(found: Insights) -> None:
     rel = found.reliability
-    assert (rel.whole.drive_days, rel.whole.failures) == (46_499, 6)
-    assert [(each.name, round(each.rate.afr_pct or 0, 9)) for each in rel.models] == [("M1", 4.0)]
+    assert (rel.whole.drive_days, rel.whole.failures) == (46_499, 5)
+    assert [(each.name, round(each.rate.afr_pct or 0, 9)) for each in rel.models] == [("M1", 3.0)]
     assert [(each.name, each.rate.failures, each.rate.afr_pct, each.rate.high_pct) for each in rel.hidden_models] == [
         (MODEL_NAME, 2, None, None)
     ]
@@ -196,6 +197,37 @@ def test_rates_are_ranked_by_their_upper_limit_and_small_models_are_only_named(f
     )
     assert [each.name for each in rel.ages] == ["0-1 years", "1-2 years", "unknown"]
     assert [each.name for each in rel.firmwares] == ["M1 · F1"]
+
+
+def test_a_verdict_that_the_disk_did_not_bear_out_is_no_failure_and_both_rates_are_told(found: Insights) -> None:
+    rel = found.reliability
+    assert rel.verdicts is not None and (rel.verdicts.failures, rel.whole.failures) == (6, 5)
+    (model,) = rel.models
+    assert model.verdicts is not None and round(model.verdicts.afr_pct or 0, 9) == 4.0
+    assert {each.name: each.verdicts and (each.verdicts.failures, each.rate.failures) for each in rel.ages} == {
+        "0-1 years": (3, 2),
+        "1-2 years": (1, 1),
+        "unknown": (2, 2),
+    }
+
+
+def test_failures_that_were_not_borne_out_are_counted_by_drive_and_day(spark: Any) -> None:
+    from kjbod.fleet.insight.reliability import not_borne_out
+
+    dead, well = drive("S1", 0, 0, failed=1), drive("S1", 1)
+    other = drive("S4", 0, 0, failed=1) | {"model": "M2", "smart_poh": 9_000}
+    nameless = drive("id-S7", 0, 0, failed=1) | {"dir_id": "id-S7", "model": None, "smart_poh": None}
+    both = [drive("S5", 0, 0, failed=1) | {"path": path, "dir_id": path} for path in ("/d1", "/d2")]
+    days = [dead, well, drive("S1", 5, 0, failed=1), other, nameless, *both, drive("S6", 0, 0, failed=1)]
+    wrong: list[dict[str, Any]] = [
+        {"fleet": "f", "host": "h1", "path": "/d1", "serial": "S1", "dir_id": "id-S1"},  # both failures of it
+        {"fleet": "f", "host": "h1", "path": "/d1", "serial": "S4", "dir_id": "id-S4"},
+        {"fleet": "f", "host": "h1", "path": "/d1", "serial": None, "dir_id": "id-S7"},
+        {"fleet": "f", "host": "h1", "path": "/d1", "serial": "S5", "dir_id": "/d1"},  # /d2 of it is dead
+        {"fleet": "f", "host": "h2", "path": "/d1", "serial": "S6", "dir_id": "x"},  # at another place
+    ]
+    rows = not_borne_out(frame(spark, "gold.drive_day", days), frame(spark, "gold.incident", wrong)).collect()
+    assert {(row.model, row.age_years): row.wrong for row in rows} == {("M1", 0): 2, ("M2", 1): 1, (None, None): 1}
 
 
 def test_replaced_and_vanished_drives_are_censored_and_those_that_came_back_are_named(found: Insights) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from kjbod.fleet.insight.capacity import capacity
 from kjbod.fleet.insight.health import health
 from kjbod.fleet.insight.model import TOP, Insights, Reliability, Window
-from kjbod.fleet.insight.own_work import newest_moment, own_work
+from kjbod.fleet.insight.own_work import false_verdicts, newest_moment, own_work
 from kjbod.fleet.insight.reliability import (
     DRIVE_DAYS_MIN,
     bursts,
@@ -18,6 +18,7 @@ from kjbod.fleet.insight.reliability import (
     failures_of_incidents,
     failures_of_tickets,
     lives,
+    not_borne_out,
     reliability,
 )
 from kjbod.fleet.lake.lake import Lake
@@ -69,6 +70,7 @@ def insights(lake: Lake, state: State, of: Seen, *, drive_days_min: int = DRIVE_
     def gold(table: str, dates: Sequence[str] = of.dates, lake: Lake = large) -> DataFrame:
         return lake.read(f"gold.{table}", state, dates=dates)
 
+    drives = gold("drive_day", lake=small)
     days, tickets = gold("dir_day"), state.pieces("imported.ticket")
     with at_once(TOPICS_AT_ONCE) as pool:
         # The longest ones first.
@@ -80,6 +82,7 @@ def insights(lake: Lake, state: State, of: Seen, *, drive_days_min: int = DRIVE_
                 gold("exposure_day", lake=small),
                 small.read("gold.drive_life", state),
                 failures_of_incidents(gold("incident", lake=small)),
+                not_borne_out(drives, false_verdicts(gold("incident", lake=small), drives)),
                 last_date=of.dates[-1] if of.dates else None,
                 drive_days_min=drive_days_min,
                 top=top,

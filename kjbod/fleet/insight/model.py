@@ -82,6 +82,8 @@ class RateOf:
     name: str
     """Model, ``model · firmware``, age band such as ``2-3 years``, or site; ``unknown`` where the reports say none."""
     rate: Rate
+    verdicts: Rate | None = None
+    """With the verdicts that the disk did not bear out (:class:`FalseVerdict`), which ``rate`` leaves out."""
 
 
 def rate_text(rate: Rate) -> str:
@@ -155,6 +157,7 @@ class Reliability:
     source: str
     """``kjbod``, or where the imported history is from."""
     whole: Rate
+    """Of failures that the disks bore out, as the rates of models and the others."""
     models: tuple[RateOf, ...]
     """Highest upper limit first, those with enough exposure."""
     hidden_models: tuple[RateOf, ...]
@@ -169,6 +172,8 @@ class Reliability:
     """Drives that are seen no more and did not fail: replaced or taken away; their exposure ends, nothing more."""
     returned: tuple[ReturnedDrive, ...]
     returned_drives: int
+    verdicts: Rate | None = None
+    """Of the whole, as :attr:`RateOf.verdicts`."""
     survival: tuple[Survival, ...]
     """Of models with enough failures, most failures first."""
     bursts: Bursts | None

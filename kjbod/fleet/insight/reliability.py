@@ -69,6 +69,7 @@ def reliability(
     exposed: DataFrame,
     drive_lives: DataFrame,
     failures: DataFrame | None = None,
+    wrong: DataFrame | None = None,
     *,
     last_date: str | None = None,
     drive_days_min: int = DRIVE_DAYS_MIN,
@@ -77,17 +78,19 @@ def reliability(
 ) -> Reliability:
     """Rates, survival and bursts of the drives of ``source``: of its rows of ``exposure_day`` in
     the days that are asked for, its rows of
-    ``drive_life``, and its ``failures`` as :func:`bursts` takes them.
+    ``drive_life``, its ``failures`` as :func:`bursts` takes them, and its ``wrong`` ones as :func:`not_borne_out` has
+    them.
 
     ``last_date``: the newest date that the source has; a drive that was not seen on it is not in use any more. None:
     the newest of ``drive_lives``."""
-    rates = rates_of(exposed.where(F.col("source") == source), drive_days_min)
+    rates = rates_of(exposed.where(F.col("source") == source), drive_days_min, wrong)
     ours = drive_lives.where(F.col("source") == source).persist()
     try:
         drives, censored, returned = _ends(ours, last_date)
         return Reliability(
             source=source,
             whole=rates["whole"][0].rate if rates["whole"] else rate(0, 0),
+            verdicts=rates["whole"][0].verdicts if rates["whole"] else rate(0, 0),
             models=ranked(rates["model"], drive_days_min),
             hidden_models=tuple(each for each in rates["model"] if each.rate.drive_days < drive_days_min),
             drive_days_min=drive_days_min,
@@ -105,9 +108,39 @@ def reliability(
         ours.unpersist()
 
 
-def rates_of(exposed: DataFrame, drive_days_min: int = DRIVE_DAYS_MIN) -> dict[str, list[RateOf]]:
+def not_borne_out(drive_days: DataFrame, verdicts: DataFrame) -> DataFrame:
+    """Failures among ``drive_day`` rows that are ``verdicts`` which the disk did not bear out, as
+    :func:`kjbod.fleet.insight.own_work.false_verdicts` has them: ``site, model, firmware, age_years``, and ``wrong``,
+    their number. A drive of which another directory failed on that day has failed."""
+    place, day = ("fleet", "host", "path"), ("fleet", "drive", "date")
+    failed = drive_days.where((F.col("source") == "kjbod") & (F.col("failed") > 0)).select(*day)
+    rows = drive_days.join(failed.distinct(), list(day), "left_semi")
+    named = verdicts.select(
+        *(F.col(name).alias(f"_{name}") for name in place),
+        F.coalesce("serial", "dir_id").alias("_drive"),
+        F.col("dir_id").alias("_dir_id"),
+    )
+    there = [rows[name].eqNullSafe(named[f"_{name}"]) for name in place]
+    same = (F.col("drive") == F.col("_drive")) | F.coalesce(F.col("dir_id") == F.col("_dir_id"), F.lit(False))
+    left = rows.join(named, [*there, same], "left_semi").withColumn("failed", F.lit(0).cast("bigint"))
+    names = ("site", "model", "firmware")
+    whole = (
+        rows.join(named, [*there, same], "left_anti")
+        .unionByName(left)
+        .groupBy(*day)
+        .agg(*(F.max(name).alias(name) for name in (*names, "smart_poh", "failed")))
+        .where(F.coalesce("failed", F.lit(0)) == 0)
+    )
+    age = F.floor(F.col("smart_poh") / HOURS_PER_YEAR).cast("bigint").alias("age_years")
+    return whole.groupBy(*names, age).agg(F.count(F.lit(1)).alias("wrong"))
+
+
+def rates_of(
+    exposed: DataFrame, drive_days_min: int = DRIVE_DAYS_MIN, wrong: DataFrame | None = None
+) -> dict[str, list[RateOf]]:
     """Rates of ``exposure_day`` rows: ``whole``, and by ``model``, ``firmware``, ``age`` and ``site``; of each kind the
-    :data:`NAMES_MAX` with most exposure, most first."""
+    :data:`NAMES_MAX` with most exposure, most first. ``wrong``: failures among them that are not, as
+    :func:`not_borne_out` has them."""
     least = min(drive_days_min, WHOLE_DRIVE_DAYS_MIN)
     unknown = F.lit(UNKNOWN)
     known_model = F.coalesce("model", unknown)
@@ -120,10 +153,15 @@ def rates_of(exposed: DataFrame, drive_days_min: int = DRIVE_DAYS_MIN) -> dict[s
         "site": F.coalesce("site", unknown),
     }
     names = F.array(*(F.struct(F.lit(kind).alias("kind"), name.alias("name")) for kind, name in kinds.items()))
+    counts = ("drive_days", "failures", "wrong")
+    rows = exposed.withColumn("wrong", F.lit(0))
+    if wrong is not None:
+        rows = rows.unionByName(wrong, allowMissingColumns=True)
     summed = (
-        exposed.select(F.explode(names).alias("of"), "drive_days", "failures")
+        rows.select(F.explode(names).alias("of"), *counts)
         .groupBy("of")
-        .agg(F.sum("drive_days").alias("drive_days"), F.sum("failures").alias("failures"))
+        .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in counts))
+        .where("drive_days > 0")
     )
     most = Window.partitionBy("of.kind").orderBy(F.desc("drive_days"), "of.name")
     found: dict[str, list[RateOf]] = {kind: [] for kind in kinds}
@@ -131,7 +169,8 @@ def rates_of(exposed: DataFrame, drive_days_min: int = DRIVE_DAYS_MIN) -> dict[s
     for row in first.collect():
         name = _age_name(row.of.name) if row.of.kind == "age" else row.of.name
         enough = least if row.of.kind == "whole" else drive_days_min
-        found[row.of.kind].append(RateOf(name=name, rate=rate(row.drive_days, row.failures, enough)))
+        borne_out, verdicts = (rate(row.drive_days, n, enough) for n in (row.failures - row.wrong, row.failures))
+        found[row.of.kind].append(RateOf(name=name, rate=borne_out, verdicts=verdicts))
     return found
 
 

@@ -36,7 +36,11 @@ def report_json(report: FleetReport) -> dict[str, Any]:
         "afr_pct": reliability.whole.afr_pct,
         "afr_low_pct": reliability.whole.low_pct,
         "afr_high_pct": reliability.whole.high_pct,
-        "models": [{"model": r.name, **plain(r.rate)} for r in (*reliability.models, *reliability.hidden_models)],
+        "verdicts": plain(reliability.verdicts),
+        "models": [
+            {"model": r.name, **plain(r.rate), "verdicts": plain(r.verdicts)}
+            for r in (*reliability.models, *reliability.hidden_models)
+        ],
         "counts": {
             "directories": report.directories,
             "agents": report.brokers,

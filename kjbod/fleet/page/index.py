@@ -279,8 +279,16 @@ def rate_columns(name: str) -> tuple[Column, ...]:
         Column("rate, % a year", lambda r: Sorted(_in_table(r.rate), r.rate.afr_pct), number=True),
         Column("from", lambda r: _pct(r.rate.low_pct), number=True),
         Column("to", lambda r: _pct(r.rate.high_pct), number=True),
+        Column("with verdicts not borne out", _with_wrong),
         Column("MTBF, hours", lambda r: _whole(r.rate.mtbf_hours), number=True),
     )
+
+
+def _with_wrong(of: RateOf) -> str:
+    """Count and rate of all verdicts, where the disks did not bear out some."""
+    if of.verdicts is None or of.verdicts.failures == of.rate.failures:
+        return "–"
+    return f"{of.verdicts.failures:,}: {rate_text(of.verdicts)}"
 
 
 def _in_table(rate: Rate) -> str:
@@ -314,6 +322,12 @@ def _reliability(found: Reliability) -> str:
         return f'{name}<p class="note">No drive-days in this time.</p>'
     said = f"The whole: {plural(whole.failures, 'failure')} in {plural(whole.drive_days, 'drive-day')} of "
     said += f"{plural(found.drives, 'drive')}, {rate_text(whole)}."
+    if found.verdicts and found.verdicts.failures > whole.failures:
+        wrong = found.verdicts.failures - whole.failures
+        said += (
+            f" With {plural(wrong, 'verdict')} that the disk did not bear out: {found.verdicts.failures:,} failures, "
+        )
+        said += f"{rate_text(found.verdicts)}."
     if found.bursts and found.bursts.failures:
         bursts = found.bursts
         said += f" Within {bursts.within_minutes} minutes of another one in the same host {bursts.same_host:,}, "
