@@ -48,6 +48,7 @@ from kjbod.fleet.page.model import (
     MapHost,
     ModelDisks,
     Series,
+    SharedSerial,
     Stand,
 )
 from kjbod.fleet.page.words import evidence
@@ -204,7 +205,9 @@ def _report(hosts: Hosts, counts: Mapping[str, Any], incidents: "DataFrame") -> 
         incidents=newest,
         incident_outcomes=outcomes,
         slowest_ms=slowest,
-        data=_data(lake.read("audit.files", state, dates=files)),
+        data=_with_shared_serials(
+            _data(lake.read("audit.files", state, dates=files)), lake.read("gold.dir_day", state, dates=dates)
+        ),
         changes=Changes(counts={}),
     )
 
@@ -707,6 +710,31 @@ def _data(files: "DataFrame") -> Data:
             for row in listed
         ),
     )
+
+
+def _with_shared_serials(data: Data, days: "DataFrame") -> Data:
+    """With the serial numbers that several hosts of a cluster have on one day."""
+    of_day = (
+        days.where("serial IS NOT NULL")
+        .groupBy("fleet", "serial", "date")
+        .agg(
+            F.count_distinct("host").alias("hosts"),
+            F.count_distinct("host", "path").alias("directories"),
+            F.min("host").alias("first"),
+            F.max("host").alias("last"),
+        )
+        .where("hosts > 1")
+    )
+    shared = of_day.groupBy("fleet", "serial").agg(
+        *(F.max(name).alias(name) for name in ("hosts", "directories", "last")),
+        F.min("first").alias("first"),
+        F.count(F.lit(1)).alias("days"),
+    )
+    count = F.count(F.lit(1)).over(Partition.partitionBy())
+    rows = shared.withColumn("count", count).orderBy(F.desc("directories"), "fleet", "serial").limit(LIST_MAX).collect()
+    names = ("fleet", "serial", "hosts", "directories", "days")
+    listed = (SharedSerial(**{n: row[n] for n in names}, examples=(row["first"], row["last"])) for row in rows)
+    return dataclasses.replace(data, shared_serials=rows[0]["count"] if rows else 0, shared_serial_list=tuple(listed))
 
 
 # --- the pages of hosts

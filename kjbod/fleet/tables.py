@@ -367,7 +367,7 @@ DRIVE_DAY = Table(
         "host": "STRING",
         "path": "STRING",
         "dir_id": "STRING",
-        "drive": "STRING",  # the serial number, or the dir_id
+        "drive": "STRING",  # the serial number, host:path where several hosts have that number, or the dir_id
         "model": "STRING",
         "firmware": "STRING",
         "capacity_bytes": "BIGINT",

@@ -32,6 +32,7 @@ from kjbod.fleet.page.model import (
     MapHost,
     ModelDisks,
     Series,
+    SharedSerial,
     Stand,
     host_file,
     model_file,
@@ -589,6 +590,16 @@ def test_verdicts_that_the_disks_did_not_bear_out_are_told_apart_from_failures()
     told = report_json(made)
     assert (told["failures"], told["verdicts"]["failures"]) == (15, 17)
     assert (told["models"][0]["failures"], told["models"][0]["verdicts"]["failures"]) == (1, 3)
+
+
+def test_serial_numbers_on_several_hosts_are_a_data_problem_in_summary_table_and_json() -> None:
+    serial = SharedSerial(fleet="f", serial="QEMU-1", hosts=3, directories=6, days=2, examples=("h1", "h3"))
+    one = report(20, data=Data(files=1, by_status={"ok": 1}, lines=9, shared_serials=1, shared_serial_list=(serial,)))
+    assert "Data problems: 1 serial number on several hosts at once." in sentences(one)
+    assert re.search(r"QEMU-1\s+f\s+3\s+6\s+2\s+h1, h3", text_of(part(index_page(one), "data")))
+    assert report_json(one)["data"]["shared_serial_list"][0]["serial"] == "QEMU-1"
+    none = report(20)
+    assert not any("serial" in text for text in sentences(none)) and "QEMU" not in index_page(none)
 
 
 def test_json_has_the_rate_of_the_whole_and_of_each_model_and_what_to_do() -> None:

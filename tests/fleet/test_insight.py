@@ -211,6 +211,25 @@ def test_a_verdict_that_the_disk_did_not_bear_out_is_no_failure_and_both_rates_a
     }
 
 
+def test_serial_numbers_on_several_hosts_are_listed_by_day_and_cluster(spark: Any) -> None:
+    from kjbod.fleet.page.model import Data
+    from kjbod.fleet.report import _with_shared_serials
+
+    days = [
+        *(dir_day(day, host=h, path=p, serial="V") for day in (0, 1) for h in ("h1", "h2") for p in ("/d1", "/d2")),
+        dir_day(1, host="h3", serial="V"),
+        *(dir_day(day, host=f"h{day}", serial="moved") for day in (0, 1)),
+        *(dir_day(0, path=path, serial="parts") for path in ("/d1", "/d2")),
+        *(dir_day(0, host=host, serial=None) for host in ("h1", "h2")),
+        *(dir_day(0, host=f"of-{fleet}", fleet=fleet, serial="apart") for fleet in ("f", "g")),
+        *(dir_day(0, host=host, fleet="g", serial="V") for host in ("h8", "h9")),
+    ]
+    found = _with_shared_serials(Data(by_status={}), frame(spark, "gold.dir_day", days))
+    told = [(s.fleet, s.serial, s.hosts, s.directories, s.days, s.examples) for s in found.shared_serial_list]
+    assert told == [("f", "V", 3, 5, 2, ("h1", "h3")), ("g", "V", 2, 2, 1, ("h8", "h9"))]
+    assert found.shared_serials == 2
+
+
 def test_failures_that_were_not_borne_out_are_counted_by_drive_and_day(spark: Any) -> None:
     from kjbod.fleet.insight.reliability import not_borne_out
 

@@ -478,6 +478,43 @@ def test_a_drive_is_replaced_by_the_one_that_is_there_after_it(spark: Any) -> No
     }
 
 
+def test_a_serial_number_on_several_hosts_is_no_drive_and_each_directory_counts(spark: Any) -> None:
+    from kjbod.fleet.rollup import drives
+    from kjbod.fleet.rollup.drive_past import past_of_days
+    from tests.fleet.gold_rows import D0_MS, dir_day
+
+    counted = {"samples": 9, "failures": 0, "hours_online": 1}
+
+    def seen(day: int, host: str, path: str, serial: str | None, **more: Any) -> dict[str, Any]:
+        return dir_day(day, host=host, path=path, dir_id=f"{host}{path}", serial=serial) | counted | more
+
+    failed = {"failures": 1, "failed_first_ts": D0_MS, "failed_last_ts": D0_MS, "hours_online": 0}
+    dead = failed | {"states": {"unreadable": 9}}
+    rows = [
+        *(seen(0, host, path, "QEMU-1") for host in ("h1", "h2", "h3") for path in ("/d1", "/d2")),
+        *(seen(0, "h4", path, "REAL") for path in ("/d1", "/d2")),  # two directories of one disk
+        *(seen(0, "h5", "/d1", "OTHER"), seen(0, "h6", "/d1", "OTHER", fleet="f2")),  # of another cluster
+        *(seen(0, host, "/d1", None) for host in ("h7", "h8")),
+        *(seen(0, host, "/d9", "RAID") | failed for host in ("h1", "h2")),
+        # alone on the next day, and of one nobody can read the number
+        *(seen(1, "h1", "/d1", "QEMU-1"), seen(1, "h1", "/d9", "RAID") | dead, seen(1, "h2", "/d9", None) | dead),
+    ]
+    found = drive_days(spark, rows).persist()
+    by_date = {
+        date: {row["drive"]: row["failed"] for row in found.collect() if row["date"] == date}
+        for date in {row["date"] for row in rows}
+    }
+    first, second = (by_date[date] for date in sorted(by_date))
+    virtual = {f"{host}:{path}" for host in ("h1", "h2", "h3") for path in ("/d1", "/d2")}
+    assert first.keys() == virtual | {"h1:/d9", "h2:/d9", "REAL", "OTHER", "h7/d1", "h8/d1"}
+    assert {drive for drive, failed in first.items() if failed} == {"h1:/d9", "h2:/d9"}
+    assert second == {"h1:/d1": 0}, "it is the same drive, and the dead ones have not failed again"
+    exposed = drives.exposure_day(found).groupBy("date").sum("drive_days", "failures").orderBy("date").collect()
+    assert [tuple(row)[1:] for row in exposed] == [(13, 2), (1, 0)]
+    lives = {row["drive"]: row["days"] for row in drives.drive_life(past_of_days(found)).collect()}
+    assert (lives["h1:/d1"], lives["h2:/d1"], lives.get("QEMU-1")) == (2, 1, None)
+
+
 def test_a_dead_disk_that_tells_no_serial_number_any_more_has_not_failed_again(spark: Any) -> None:
     from kjbod.fleet.rollup import drives
     from kjbod.fleet.rollup.drive_past import past_of_days

@@ -579,4 +579,20 @@ def _data(report: FleetReport) -> str:
     listed = table(
         data.bad_file_list, columns, total=data.bad_files, most=ROWS_MAX, label="Files with something set aside"
     )
-    return section("Data", note, listed, key="data")
+    serials = (
+        Column("serial number", lambda s: s.serial),
+        Column("cluster", lambda s: s.fleet),
+        Column("hosts", lambda s: s.hosts, number=True),
+        Column("directories", lambda s: s.directories, number=True),
+        Column("days", lambda s: s.days, number=True),
+        Column("such as", lambda s: ", ".join(s.examples), wide=True),
+    )
+    shared = ""
+    if data.shared_serials:
+        told = "Serial numbers that several hosts have on one day, as virtual disks and RAID volumes do. Each of these "
+        told += "directories counts as a drive of its own."
+        label = "Serial numbers on several hosts"
+        shared = f'<p class="note">{clean(told)}</p>' + table(
+            data.shared_serial_list, serials, total=data.shared_serials, most=ROWS_MAX, label=label
+        )
+    return section("Data", note, listed, shared, key="data")

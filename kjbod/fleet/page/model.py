@@ -218,6 +218,20 @@ class BadFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSerial:
+    """A serial number that several hosts of a cluster report on one day: of virtual disks or RAID volumes."""
+
+    fleet: str | None
+    serial: str
+    hosts: int
+    """On the day with most of them, as the directories."""
+    directories: int
+    days: int
+    examples: tuple[str, ...]
+    """Two of the hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """The account of the report files of these days."""
 
@@ -228,6 +242,9 @@ class Data:
     """Those of whole files included."""
     bad_files: int = 0
     bad_file_list: tuple[BadFile, ...] = ()
+    shared_serials: int = 0
+    shared_serial_list: tuple[SharedSerial, ...] = ()
+    """Most directories first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,11 +133,12 @@ def _exit(code: str | None) -> str:
 
 def _data(report: FleetReport) -> str:
     data = report.data
-    if not data.bad_files:
-        return ""
-    return (
-        f"Data problems: {plural(data.lines_set_aside, 'line')} of {plural(data.bad_files, 'report file')} set aside."
-    )
+    parts = []
+    if data.bad_files:
+        parts.append(f"{plural(data.lines_set_aside, 'line')} of {plural(data.bad_files, 'report file')} set aside")
+    if count := data.shared_serials:
+        parts.append(f"{plural(count, 'serial number')} on several hosts at once")
+    return f"Data problems: {_enumerate(parts)}." if parts else ""
 
 
 def _enumerate(parts: Sequence[str]) -> str:

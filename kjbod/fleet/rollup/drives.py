@@ -7,7 +7,9 @@ began as the last day before it that says something ended. A drive that is taken
 exposure ends without a failure.
 
 A drive whose serial number nobody could read on a day (a dead one often tells none) is known by what its directory id
-had before, and in its life also by what it had later.
+had before, and in its life also by what it had later. A serial number that is on several hosts of a cluster on one day
+is that of a virtual disk or of a RAID volume, and no drive's: such drives are known by host and directory on that day,
+and in the same directory from then on.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -55,7 +57,14 @@ def _named(days: DataFrame, before: DataFrame) -> DataFrame:
     day does not depend on what comes after it."""
     that_day = F.max("serial").over(Window.partitionBy(*_DISK))  # by another agent of the host
     known = F.when(F.col("dir_id").isNotNull(), F.coalesce(that_day, "_known"))
-    return joined(days, _names(before), _DISK).withColumn("drive", F.coalesce("serial", known, "dir_id")).drop("_known")
+    rows = joined(days, _names(before), _DISK).withColumn("_name", F.coalesce("serial", known))
+    place = F.concat_ws(":", "host", "path")
+    same = Window.partitionBy("fleet", F.coalesce("_name", place))
+    is_shared = F.coalesce((F.col("_name") == place) | (F.col("_known") == place), F.lit(False)) | (
+        F.col("_name").isNotNull() & (F.min("host").over(same) != F.max("host").over(same))
+    )
+    drive = F.when(is_shared, place).otherwise(F.coalesce("_name", "dir_id"))
+    return rows.withColumn("drive", drive).drop("_known", "_name")
 
 
 def _names(past: DataFrame) -> DataFrame:
