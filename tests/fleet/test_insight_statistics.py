@@ -87,6 +87,14 @@ def test_a_rate_has_its_limits_and_enough_drive_days_or_there_are_counts_alone(
     assert all(value is None for value in rest) == (drive_days < least)
 
 
+def test_ages_are_in_order_absurd_ones_too() -> None:
+    from kjbod.fleet.insight.reliability import UNKNOWN, _age_name, _age_order
+
+    ages = ["3", UNKNOWN, "-131521960370391", "10", "0", "-1"]
+    names = sorted(map(_age_name, ages), key=_age_order)
+    assert names == [_age_name(age) for age in ("-131521960370391", "-1", "0", "3", "10", UNKNOWN)]
+
+
 def naive_survival(lives: list[tuple[int, int, bool]], least: int) -> list[tuple[int, int, float]]:
     share, steps = 1.0, []
     for age in sorted({last for _, last, failed in lives if failed}):

@@ -169,7 +169,8 @@ def rates_of(
     for row in first.collect():
         name = _age_name(row.of.name) if row.of.kind == "age" else row.of.name
         enough = least if row.of.kind == "whole" else drive_days_min
-        borne_out, verdicts = (rate(row.drive_days, n, enough) for n in (row.failures - row.wrong, row.failures))
+        counts_of = (max(row.failures - row.wrong, 0), row.failures)
+        borne_out, verdicts = (rate(row.drive_days, count, enough) for count in counts_of)
         found[row.of.kind].append(RateOf(name=name, rate=borne_out, verdicts=verdicts))
     return found
 
@@ -185,7 +186,7 @@ def _age_name(years: str) -> str:
 
 
 def _age_order(name: str) -> tuple[bool, int]:
-    return (name == UNKNOWN, 0 if name == UNKNOWN else int(name.rpartition("-")[0]))
+    return (name == UNKNOWN, 0 if name == UNKNOWN else int(name.rpartition("-")[0].rstrip("-")))
 
 
 def _ends(drive_lives: DataFrame, last_date: str | None) -> tuple[int, int, int]:
