@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812  the name that every Spark 
 
 from kjbod.fleet.dates import check_dates
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.insight.capacity import space
 from kjbod.fleet.insight.insights import insights, seen, settings_of, until
 from kjbod.fleet.insight.model import Place, Window
 from kjbod.fleet.insight.own_work import SILENT_AFTER_MS, SILENT_INTERVALS
@@ -165,14 +164,18 @@ def collect_report(
             with tuned(lake.spark, PLAIN):
                 draw_hosts(hosts)
                 but_insights = _report(hosts, counts, incidents)
-                report = but_insights(insights=looked.result(), is_stale=is_stale)
+                found = looked.result()
+                room = found.capacity
+                report = but_insights(
+                    insights=found, is_stale=is_stale, bytes_used=room.bytes_used, bytes_total=room.bytes_total
+                )
                 return dataclasses.replace(report, changes=_changes(report, before, rows))
         finally:
             rows.unpersist()
 
 
 def _report(hosts: Hosts, counts: Mapping[str, Any], incidents: "DataFrame") -> "Callable[..., FleetReport]":
-    """A report but for ``insights`` and ``is_stale``, which are to be given, and without changes."""
+    """A report but for ``insights``, ``is_stale`` and the space, which are to be given, and without changes."""
     lake, state, dates = hosts.lake, hosts.state, hosts.dates
     directories = _directories(hosts.rows)
     newest = _newest_incidents(incidents)
@@ -180,7 +183,6 @@ def _report(hosts: Hosts, counts: Mapping[str, Any], incidents: "DataFrame") -> 
     by_state = {row["state"]: row["n"] for row in states}
     drawn = _map(hosts.rows)
     outcomes, slowest = _outcomes(incidents)
-    bytes_used, bytes_total = space(directories)
     timeline = lake.read("gold.timeline", state, dates=dates)
     files = [d for d in state.dates("audit.files") if dates[0] <= d <= dates[-1]]
     return functools.partial(
@@ -193,8 +195,6 @@ def _report(hosts: Hosts, counts: Mapping[str, Any], incidents: "DataFrame") -> 
         hidden_hosts=counts["hosts"] - len(drawn),
         samples=counts["samples"],
         leaders=counts["leaders"],
-        bytes_used=bytes_used,
-        bytes_total=bytes_total,
         failed=tuple(_with_evidence(d, newest) for d in _failed(directories)),
         other=_other(directories),
         flapping=_flapping(directories),

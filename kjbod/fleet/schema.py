@@ -6,7 +6,7 @@ broker host has none.
 
 A line is self-describing, without reference to the one before it: that costs 2 % after compression, and any line can
 be lost, repeated or reordered without harm. Identity makes repetition harmless: a sample is
-``(host, broker_id, dir_id, path, boot_id, seq)``, an event is its ``event_id``.
+``(fleet, host, broker_id, dir_id, path, boot_id, seq)``, an event is its ``event_id``.
 
 ``boot_id`` names one run of one agent: its incarnation id, not the kernel's boot id, because ``seq`` and the
 "a failed directory stays failed until restart" rule both start anew with the process. ``mono_ns`` of two lines may be
@@ -307,5 +307,5 @@ def ddl(row: type[Sample] | type[Event]) -> str:
     return ", ".join(f"{name} {spark_type}" for name, spark_type in columns(row).items())
 
 
-SAMPLE_KEY = ("host", "broker_id", "dir_id", "path", "boot_id", "seq")
+SAMPLE_KEY = ("fleet", "host", "broker_id", "dir_id", "path", "boot_id", "seq")
 EVENT_KEY = ("event_id",)

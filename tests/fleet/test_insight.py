@@ -326,12 +326,15 @@ def test_no_move_is_to_a_disk_that_is_gone_and_a_file_system_has_its_room_once(s
         dir_day(1, [600_000], path="/d3"),
         dir_day(2, [5], host="ahead"),
         *(dir_day(1, [7], host="h2", path=path, device="sda1 8:1") for path in ("/d1", "/d2")),
+        *(dir_day(0, [300_000], path="/d5"), dir_day(1, path="/d5", state="unreadable", bytes_total=None)),
     ]
     made = frame(spark, "gold.dir_day", rows)
     (uneven,) = imbalances(made).collect()
     assert (uneven["host"], uneven["fullest"], uneven["emptiest"], uneven["directories"]) == ("h1", "/d1", "/d3", 3)
     whole = capacity(made)
-    assert (whole.bytes_total, whole.bytes_used) == (5_000_000, 2_300_012)
+    assert (whole.bytes_total, whole.bytes_used) == (6_000_000, 2_600_012), (
+        "of a disk that cannot be read any more what was seen last"
+    )
 
 
 def test_own_work_has_latencies_by_cause_and_false_verdicts(found: Insights) -> None:

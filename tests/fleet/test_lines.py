@@ -41,6 +41,19 @@ def test_what_a_line_has_beside_the_known_columns(spark: Any, line: str, more: s
     assert (row["_more"] and json.loads(row["_more"])) == (more and json.loads(more))
 
 
+def test_samples_of_two_clusters_that_are_alike_in_all_else_are_two(spark: Any) -> None:
+    from kjbod.fleet.silver import each_once
+    from kjbod.fleet.tables import SILVER_SAMPLES
+    from tests.fleet.silver_rows import frame, lines_of
+
+    agent = Agent(dirs=1)
+    agent.sample(0, 0, agent.paths[0])
+    (line,) = lines_of("samples", agent)
+    other = (*line[:2], json.dumps(json.loads(line[2]) | {"fleet": "another"}))
+    rows = frame(spark, SILVER_SAMPLES, [line, other, line])
+    assert each_once(rows, SILVER_SAMPLES).count() == 2
+
+
 @pytest.mark.parametrize(
     "end", ['"x":1,"x":2', '"rack":"q","rack":"r","x":1', '"x":{"a":1,"a":2}', '"x":NaN', "'x':1", '"x":"\\ud800"']
 )

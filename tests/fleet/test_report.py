@@ -265,6 +265,12 @@ def report(reports: Path, out: Path) -> dict[str, Any]:
     return found
 
 
+def assert_one_room(told: dict[str, Any]) -> None:
+    """There is one total of the space, whatever disk cannot be read."""
+    room, counts = told["capacity"], told["counts"]
+    assert (counts["bytes_used"], counts["bytes_total"]) == (room["bytes_used"], room["bytes_total"])
+
+
 @pytest.mark.usefixtures("in_one_session")
 def test_the_report_reproduces_the_truth_and_leaves_no_lake(demo_reports: Path, tmp_path: Path) -> None:
     found = report(demo_reports, tmp_path / "out")
@@ -297,6 +303,7 @@ def test_the_troubles_of_a_larger_fleet_are_all_on_its_page(tmp_path: Path) -> N
     for host, *_, path in (*truth.dead, *((h, b, p) for h, b, p, _ in truth.odd)):
         assert host in first and path in first
     assert {row["fleet"] for row in found["incidents"]} <= set(CLUSTERS)
+    assert_one_room(found)
 
 
 # --- the command, in a process of its own as a user runs it
@@ -484,3 +491,4 @@ def test_absurd_numbers_of_one_host_cost_the_page_of_no_other(tmp_path: Path, ma
         agent.write(tmp_path / "reports")
     told = report(tmp_path / "reports", tmp_path / "page")
     assert (told["data"]["bad_files"], sum(told["counts"]["states"].values())) == (0, 6)
+    assert_one_room(told)

@@ -288,7 +288,8 @@ class FleetReport:
     samples: int
     leaders: int
     bytes_used: int
-    """File systems that directories of a host share count once."""
+    """As :class:`kjbod.fleet.insight.model.Capacity` has it: of a disk that cannot be read any more what was seen last;
+    file systems that directories of a host share count once."""
     bytes_total: int
     failed: tuple[Directory, ...]
     """Those with leaders left first, then the newest."""
