@@ -1,12 +1,12 @@
 """The rollup on silver whose truth is known by construction."""
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.schema import DirectoryState, EventKind
@@ -284,7 +284,7 @@ def test_a_late_row_changes_its_hour_and_its_day_and_no_other_hour(spark: Any, t
     def drop(now: Any) -> Any:
         for name, pieces in silver.items():
             now = now.with_pieces(name, [], replaced=pieces)
-        return structs.replace(now, notes={"silver-from": SECOND}).with_touched([f"{FIRST}T13"])
+        return dataclasses.replace(now, notes={"silver-from": SECOND}).with_touched([f"{FIRST}T13"])
 
     lake.commit(drop, "retain")
     rolled(lake)
@@ -314,7 +314,7 @@ def test_hours_of_a_compacted_day_stay_when_one_of_them_changes(lake: Any) -> No
     hourly = state.pieces("gold.dir_hour", [THIRD])
     whole = lake.new_directory("gold.dir_hour", f"date={THIRD}")
     lake.read_pieces("gold.dir_hour", hourly).coalesce(1).write.parquet(lake.full(whole))
-    one = structs.replace(hourly[0], path=whole, hours=tuple(h for p in hourly for h in p.hours), rows=6)
+    one = dataclasses.replace(hourly[0], path=whole, hours=tuple(h for p in hourly for h in p.hours), rows=6)
     before = {(row["hour"], row["path"], row["dir_id"]): row for row in table(lake, "dir_hour", dates=[THIRD])}
 
     def compact(now: Any) -> Any:
