@@ -1,21 +1,25 @@
-"""Invariants of the guard's core that are asked once more at the last moment, whatever has led to an act. Pure.
+"""A second, independent check of the guard's invariants, right before an act. Pure.
 
 The tables of states decide (:mod:`.ladder`, :mod:`.directory_steps`, :mod:`.broker_steps`). This module knows none of
-their states: it asks the committed metadata and the disks, and what it refuses the tables should not have come to. The
+their states: it asks the committed metadata and the disks. Where it refuses an act, the tables have a mistake. The
 numbers are those in :mod:`.core`.
 
 ======  ==================================  ==========================================================================
-number  asked of                            refused
+number  act                                 is refused
 ======  ==================================  ==========================================================================
-1       a file-system shutdown              while a replica there is in the ISR, or ``min.insync.replicas`` other copies
-..                                          do not count, or no controller has just answered
-2       a report, a mask, a kill            where a partition would be left without a leader, or below
-..                                          ``min.insync.replicas``; a broker that is about to start serves none
-3       a report, a mask, a shutdown that   before the disk has stood still for ``kjbod.guard.cut.after.ms``
-..      no report has led to
+1       a file-system shutdown              while a replica there is in the ISR, or fewer than ``min.insync.replicas``
+..                                          other copies count, or no controller has just answered
+2       the first report or mask of a       where a partition would be left without a leader, or below
+..      directory, a kill                   ``min.insync.replicas``
+3       the first report, mask or shutdown  before the disk has stood still for ``kjbod.guard.cut.after.ms``
+..      of a directory
 5       each of these                       while the metadata are not followed, or their picture is incomplete
 6       a kill                              while no controller answers
 ======  ==================================  ==========================================================================
+
+Not asked here: a report or a mask that goes on with what has begun, and acts for a broker that is about to start, which
+leads nothing, but for 1 and 3 of a shutdown; the order of brokers (4) and the end of doubt (7), which stand in the
+record of suspected directories and in the states themselves.
 """
 
 from collections.abc import Collection
@@ -36,11 +40,11 @@ def why_not(
     """Return which invariant an effect would break, in words; None: none.
 
     Args:
-        effect: that is about to be carried out.
+        effect: the act that is about to be carried out.
         now: what is known.
-        lost: ids of the directories that would be lost; None: all of the broker.
+        lost: ids of the directories that would be lost; None: all directories of the broker.
         min_isr: ``min.insync.replicas`` of the broker's file.
-        begins: whether nothing was done about the directory yet.
+        begins: whether it is the first act on this directory.
         starting: whether it is for a broker that is about to start.
     """
     found: str | None = None

@@ -1,17 +1,17 @@
 """The process of a daemon, for agent, guard and controller. Each of them adds only its own work.
 
-This module has the setup of the process, signals, tasks and their common end when one fails, the control socket, the
+This module has the setup of the process, signals, tasks, which all end when one fails, the control socket, the
 metrics listener, the usage meter, and the order of the end. :mod:`.ending` has the end's limit, last line and exit
 code.
 
 ==================  =================================================  ===========================  ====================
 phase               work                                               first SIGTERM or SIGINT      an error
 ==================  =================================================  ===========================  ====================
-:meth:`Work.open`   check and open all that may refuse the start       interrupts the start         is raised
+:meth:`Work.open`   check and open what can make the start fail        interrupts the start         is raised
 :meth:`Work.serve`  start the tasks, wait for the decision to end      is ``on_signal``'s, if set   ends all the tasks
 :meth:`Work.leave`  close in good order                                changes nothing              is logged
 the last line       ``agent.stopped``                                  is not heard                 none
-:meth:`Work.close`  release the rest, after a refused start too        is not heard                 is raised
+:meth:`Work.close`  release what is left, after a refused start too    is not heard                 is raised
 ==================  =================================================  ===========================  ====================
 """
 
@@ -182,7 +182,7 @@ class Daemon:
         return task
 
     def note(self, event: str, fields: Mapping[str, object]) -> None:
-        """Log an event of a part that has no log."""
+        """Log an event for a part without a log of its own."""
         say = self._log.warning if event in DEATHS else self._log.info
         say(event, **fields)
 
@@ -204,8 +204,8 @@ class Daemon:
         self.spawn(self.usage.run())
 
     async def open_control(self, config: Config, handlers: Mapping[str, Handler], files: FileProcess) -> None:
-        """Open the control socket, and keep it. A daemon without one still watches its disks: why there is none is only
-        logged.
+        """Open the control socket, and make it again when it is removed. Where that fails it is only logged: a daemon
+        watches its disks without it.
 
         Args:
             config: where, and whose.
@@ -258,7 +258,7 @@ class Daemon:
         where = config.kjbod_metrics_listener
         if where is None:
             return
-        # some MiB, which only those pay who have the listener
+        # Imported here: some MiB, which a daemon without the listener does without.
         from kjbod.metrics.listener import MetricsListener
 
         self._metrics = MetricsListener(take, load(), self.usage.read)

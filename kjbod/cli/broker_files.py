@@ -41,19 +41,19 @@ _CHILD: Final = "import sys; sys.path.insert(0, {source!r}); from kjbod.cli.brok
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-TODO: Final = f"give -c FILE, or set {VARIABLE}"
+REMEDY: Final = f"give -c FILE, or set {VARIABLE}"
 LINES: Final = {
-    broker_scan.NO_FILE: f"the Kafka broker (process {{pid}}) has no file on its command line: {TODO}",
+    broker_scan.NO_FILE: f"the Kafka broker (process {{pid}}) has no file on its command line: {REMEDY}",
     broker_scan.DENIED: (
         f"the Kafka broker (process {{pid}}) runs with {{file}}, and this user may not see in which directory tree: "
-        f"run the command as the user of the broker or as root; or {TODO}"
+        f"run the command as the user of the broker or as root; or {REMEDY}"
     ),
     broker_scan.GONE: (
-        f"the Kafka broker (process {{pid}}) was started with {{file}}, and no such file is there now: {TODO}"
+        f"the Kafka broker (process {{pid}}) was started with {{file}}, and no such file is there now: {REMEDY}"
     ),
     broker_scan.ELSEWHERE: (
         f"the Kafka broker (process {{pid}}) runs with {{file}} in a container or another mount namespace, and that is "
-        f"not the same file on this host: mount the file at one path in the container and on the host; or {TODO}"
+        f"not the same file on this host: mount the file at one path in the container and on the host; or {REMEDY}"
     ),
 }
 """Lines for a broker whose file is not known here, by result of the scan."""
@@ -132,11 +132,11 @@ def decide(scanned: Mapping[str, Any]) -> tuple[int, str]:
         if scanned["hidden"] is not None:
             raise ConfigError(
                 f"no Kafka broker is visible: {scanned['hidden']}: run the command as the user of the broker or as "
-                f"root; or {TODO}"
+                f"root; or {REMEDY}"
             )
-        raise ConfigError(f"no Kafka broker runs on this host: {TODO}")
+        raise ConfigError(f"no Kafka broker runs on this host: {REMEDY}")
     if len({(one["result"], one["file"]) for one in brokers}) > 1:
-        raise ConfigError(f"{len(brokers)} Kafka brokers run on this host ({_listed(brokers)}): {TODO}")
+        raise ConfigError(f"{len(brokers)} Kafka brokers run on this host ({_listed(brokers)}): {REMEDY}")
     one = brokers[0]
     if one["result"] != broker_scan.FOUND:
         raise ConfigError(LINES[one["result"]].format(pid=one["pid"], file=one["file"]))
@@ -170,8 +170,8 @@ def _scan() -> Mapping[str, Any]:
         assert child.stdout is not None  # PIPE
         child.stdout.close()
         raise ConfigError(
-            f"the command lines of this host's processes cannot be read within {SCAN_TIMEOUT_S:.0f} s: {TODO}"
+            f"the command lines of this host's processes cannot be read within {SCAN_TIMEOUT_S:.0f} s: {REMEDY}"
         ) from None
     except ValueError:
-        raise ConfigError(f"the Kafka broker of this host cannot be looked for in {PROC}: {TODO}") from None
+        raise ConfigError(f"the Kafka broker of this host cannot be looked for in {PROC}: {REMEDY}") from None
     return found

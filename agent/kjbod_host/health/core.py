@@ -10,13 +10,13 @@ It is given events with their time (:meth:`HostHealth.step`), returns effects, a
 decides nothing. An effect that asks for something is answered by the next event, an :class:`Answer`.
 
 1. *Each directory has its turn*, once per probe interval, spread over the interval: twelve probes in one millisecond
-   would wait for each other. A probe out of turn moves no turn. Whatever wants one sets ``woken``: it begins with the
-   next :attr:`Signal.WOKEN`, so several reasons within one moment cost one probe. A reason that comes during a probe
-   has another one after it, which begins after that reason.
+   would wait for each other. A probe out of turn moves no turn. A reason for one sets ``woken``, and the probe begins
+   with the next :attr:`Signal.WOKEN`: several reasons at once cause one probe. A reason that comes during a probe
+   causes another one after it.
 2. *A probe that is not answered is sampled*: where its worker sleeps, and the counters of the device. They were read
    when the probe began, too; counters that stand still while probes pass are replaced by those of the device below.
 3. *A device stands still for all who use it.* All devices are sampled whether or not anybody probes, also of
-   directories that have failed. A silence that no probe has met yet asks for one.
+   directories that have failed. A device that falls silent between probes is probed.
 4. *Trouble has the others probed*: at once those on the same device, and two witnesses on others, the quickest by their
    last probe; all others if none of the two has passed soon (:mod:`.witness`).
 5. *The mount table and the kernel's events ask for a probe* (:mod:`.mounts`, :mod:`.kernel`), at a bounded rate.
