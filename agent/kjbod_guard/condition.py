@@ -81,7 +81,7 @@ def condition(
         certificates: what is wrong with ours.
         unknown: what kjbod does not know of the metadata, a line each.
         causes: cause of the verdict, by path.
-        is_stuck: whether ``lost`` is about a broker that is stuck and not fenced yet.
+        is_stuck: whether ``lost`` says that the broker is stuck, and it is not fenced yet.
     """
     found = [_of_disk(path, causes, UNNOTICED) for path in sorted(unnoticed)]
     found += [_of_disk(path, causes, UNCERTAIN) for path in sorted(uncertain)]

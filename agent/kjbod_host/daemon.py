@@ -74,7 +74,7 @@ class Work(Protocol):
         """
 
     async def serve(self) -> Ended:
-        """Start all parts as tasks of the daemon, and return the end when it is decided.
+        """Start all parts as tasks of the daemon. Returns why it ends, once that is decided.
 
         Raises:
             KjbodError: the reason for the end.

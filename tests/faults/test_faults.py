@@ -157,6 +157,10 @@ def test_a_fault_is_visible_to_plain_system_calls_and_gone_after_undo(
     assert len(mounts_on(disk.mount_point)) == 1
 
 
+def test_each_fault_of_each_layer_has_its_place_in_the_list() -> None:
+    assert set(catalog.FAULTS) == set(catalog._BY_NAME)
+
+
 def test_what_no_call_shows_is_there_all_the_same(real_disk: Make, tmp_path: Path) -> None:
     disk = real_disk(log_dir="kafka")
     target, state_dir = prepare(disk), tmp_path / "state"

@@ -1,4 +1,4 @@
-"""A directory whose disk loses power: what was not synced is lost, or any part of it is.
+"""A directory on a disk that may lose power: what was not synced is then lost, in whole or in part.
 
 Real code on real files in memory. The seam is where that code meets the kernel, ``os.fsync`` and ``os.fdatasync``: what
 they are called for is durable. Of a file, as long as it was at that moment: what is on the disk is only appended to. Of

@@ -229,7 +229,7 @@ class Universe:
         self.loop.call_later(max(0.0, ms - self.now_ms) / 1000, work)
 
     def at_moment(self, who: int, name: str, work: Callable[[], None]) -> None:
-        """Do something when that comes next: of a broker and its guard, or of the controller (0)."""
+        """Call back at the next such moment of a broker and its guard; 0: of the controller."""
         self._moments.setdefault((who, name), []).append(work)
 
     def reached(self, who: int, name: str) -> None:

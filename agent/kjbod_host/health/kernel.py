@@ -1,4 +1,4 @@
-"""Events of the kernel as they come in: told in the log, kept as evidence, handed on as a wake-up. Pure.
+"""Events of the kernel: each is logged, kept as evidence, and has a directory probed. Pure.
 
 A disk that dies can fail thousands of requests a second and the kernel tells of each; a sick but living one can do so
 for hours. So the lines in the log and the probes that are asked for are bounded, whatever comes in. Nothing is lost by

@@ -17,7 +17,7 @@ from kjbod_host.storage.api import BlockedCall, DirectoryError, LoadedDirectory,
 Found = DirectoryError | ProbeResult | None
 """What an event of the verdict was made of, for its evidence."""
 NEVER = 1 << 62
-"""A time in milliseconds that does not come."""
+"""A moment that never comes, in milliseconds."""
 
 
 class Stage(StrEnum):
