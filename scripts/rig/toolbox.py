@@ -14,10 +14,12 @@ import importlib.util
 import itertools
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from unittest import mock
 
 from scripts.rig.rig_error import RigError
 
@@ -36,6 +38,17 @@ def gateway_jar() -> Path | None:
     return Path(found) if (found := find_jar_path()) else None
 
 
+@contextmanager
+def _own_exceptions() -> Iterator[None]:
+    """Exceptions of Java as py4j gives them. A Spark session puts a function of its own into py4j, for the whole
+    process, which looks an exception up in Spark's Java: there, the number of an exception of ours is another object's.
+    """
+    from py4j import java_gateway, protocol
+
+    with mock.patch.object(java_gateway, "get_return_value", protocol.get_return_value):
+        yield
+
+
 class Toolbox:
     """A Java with Kafka's classes that runs one tool at a time. It is started by the first one.
 
@@ -52,7 +65,7 @@ class Toolbox:
 
     def run(self, main_class: str, arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         """Run a tool to its end. Raises :class:`subprocess.TimeoutExpired`; after any error another Java is begun."""
-        with self._lock:
+        with self._lock, _own_exceptions():
             try:
                 return self._run(main_class, arguments, timeout_s)
             except BaseException:
@@ -61,7 +74,7 @@ class Toolbox:
 
     def ask(self, question: Callable[[Any], T]) -> T:
         """The answer to a question to Kafka's classes; it is given py4j's view of that Java."""
-        with self._lock:
+        with self._lock, _own_exceptions():
             if self._gateway is None:
                 self._start()
             return question(self._gateway.jvm)

@@ -47,3 +47,14 @@ def test_a_tool_that_takes_too_long_is_ended_and_the_next_one_runs(kafka_kit: Ka
     with pytest.raises(subprocess.TimeoutExpired):
         kafka_kit.run(FEATURES, "--bootstrap-server", "127.0.0.1:1", "describe", timeout_s=0.2)
     assert kafka_kit.run(STORAGE, "random-uuid").returncode == 0
+
+
+def test_an_exception_of_kafkas_is_ours_to_see_after_a_spark_session_in_the_same_process(
+    kafka_kit: KafkaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from py4j import java_gateway, protocol
+    from pyspark.errors.exceptions.captured import capture_sql_exception
+
+    monkeypatch.setattr(java_gateway, "get_return_value", capture_sql_exception(protocol.get_return_value))
+    with pytest.raises(protocol.Py4JJavaError, match="NumberFormatException"):
+        kafka_kit.ask(lambda jvm: jvm.Integer.parseInt("one"))
