@@ -127,7 +127,7 @@ def main(
     """Run the agent with the ``server.properties`` at ``config_path`` until it ends; gives the exit code.
 
     0 after SIGTERM, 74 when it gave up because of failed log directories, 78 when the configuration cannot work, 1
-    otherwise. Logs go to stderr as JSON lines.
+    otherwise. Logs go to stderr: for people on a terminal, else as JSON lines.
 
     Args:
         config_path: of the file.

@@ -55,7 +55,8 @@ def missed(config: Config) -> dict[str, str]:
 def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:
     """Run a guard beside the broker of the ``server.properties`` at ``config_path`` until it ends; gives the exit code.
 
-    0 after SIGTERM, 78 when the configuration cannot work, 1 otherwise. Logs go to stderr as JSON lines.
+    0 after SIGTERM, 78 when the configuration cannot work, 1 otherwise. Logs go to stderr: for people on a
+    terminal, else as JSON lines.
 
     Raises:
         KjbodError: the guard could not start; one line says why, nothing was changed.

@@ -24,8 +24,8 @@ def agent(config: Path, take_over: bool) -> int:
     """Run the storage half of a JBOD broker.
 
     It registers the log directories with the controllers, probes them, and reports a failed one (KIP-858). Logs go to
-    stderr as JSON lines. SIGTERM stops it with a controlled shutdown. It refuses log directories that an Apache Kafka
-    broker has used, unless --take-over is given or kjbod.agent.take.over=true is set.
+    stderr: for people on a terminal, else as JSON lines. SIGTERM stops it with a controlled shutdown. It refuses log
+    directories that an Apache Kafka broker has used, unless --take-over is given or kjbod.agent.take.over=true is set.
     """
     from kjbod_agent import daemon
 

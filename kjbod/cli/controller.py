@@ -16,7 +16,8 @@ import click
 def controller(config: Path) -> int:
     """Run a small KRaft controller: a quorum of one.
 
-    For a laptop, a test rig, a small site; real Kafka brokers and tools can use it. Logs go to stderr as JSON lines.
+    For a laptop, a test rig, a small site; real Kafka brokers and tools can use it. Logs go to stderr: for
+    people on a terminal, else as JSON lines.
     """
     from kjbod_controller_stub import process
 

@@ -46,8 +46,8 @@ def _files(command: F) -> F:
 def run(config: Path, guard_config: Path | None, observe: bool, act: bool) -> int:
     """Watch beside the running broker until SIGTERM.
 
-    The guard takes no lock and registers nothing. In mode observe the guard only reports. Logs go to stderr as JSON
-    lines.
+    The guard takes no lock and registers nothing. In mode observe the guard only reports. Logs go to stderr: for
+    people on a terminal, else as JSON lines.
     """
     from kjbod_guard import start_up
 

@@ -26,9 +26,9 @@ def server(config: Path, take_over: bool) -> int:
 
     broker is kjbod agent, controller is kjbod controller. With broker,controller, as in Apache Kafka's own
     server.properties, both run in this process: the controller serves before the agent registers, and until after its
-    controlled shutdown. Logs go to stderr as JSON lines, whose component says whose they are. A node with the role
-    broker refuses log directories that an Apache Kafka broker has used, unless --take-over is given or
-    kjbod.agent.take.over=true is set.
+    controlled shutdown. Logs go to stderr: for people on a terminal, else as JSON lines; component tells agent and
+    controller apart. A node with the role broker refuses log directories that an Apache Kafka broker has used, unless
+    --take-over is given or kjbod.agent.take.over=true is set.
     """
     roles = load_config(config, _problems, needs=SERVER_NEEDS).process_roles
     if roles == BOTH_ROLES:

@@ -1,7 +1,9 @@
-"""Logs: one JSON object per line on stderr, written by a thread of its own so that a dead journald cannot stop us.
+"""Logs: lines on stderr, written by a thread of its own so that a dead journald cannot stop us.
 
-Every line has ``timestamp`` (ISO-8601, UTC, microseconds), ``level``, ``component`` and ``event``, a stable dotted name
-(``directory.failed``) that dashboards and tests rely on; all else is fields. The loggers of the standard library
+On a terminal a line is for people. Anywhere else, in the journal and in a pipe, it is one JSON object.
+
+Every object has ``timestamp`` (ISO-8601, UTC, microseconds), ``level``, ``component`` and ``event``, a stable dotted
+name (``directory.failed``) that dashboards and tests rely on; all else is fields. The loggers of the standard library
 (asyncio's, of dependencies) end in the same lines.
 
 A daemon that writes to a blocked stderr is a daemon that hangs, and one that raises on a closed stderr is one that dies
@@ -18,14 +20,15 @@ import os
 import select
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor, WrappedLogger
 
 from kjbod.ids import Uuid
 from kjbod.runtime.descriptors import keep_standard_descriptors
@@ -212,6 +215,8 @@ def _plain(value: object) -> object:
     match value:
         case Uuid() | PurePath():
             return str(value)
+        case str():
+            return value
         case bytes() | bytearray() | memoryview():
             return bytes(value).hex()
         case frozenset() | set():
@@ -278,11 +283,42 @@ def _renderer(journal: bool) -> Callable[[WrappedLogger, str, EventDict], bytes]
     return render_line
 
 
+def _people_renderer() -> Callable[[WrappedLogger, str, EventDict], bytes]:
+    """Lines for a terminal. Names come from disks and from other people: the terminal obeys none of them."""
+    import structlog.dev
+
+    from kjbod.output import safe
+
+    def write_exception(out: TextIO, info: ExcInfo) -> None:
+        lines = "".join(traceback.format_exception(*info)).split("\n")
+        out.write("\n".join(["", *map(safe, lines)]).rstrip("\n"))
+
+    console = structlog.dev.ConsoleRenderer(
+        colors=not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb",
+        sort_keys=False,
+        exception_formatter=write_exception,
+    )
+
+    def render_line(logger: WrappedLogger, method: str, event: EventDict) -> bytes:
+        shown = {key: value if key == "exc_info" else safe(_text(value)) for key, value in event.items()}
+        return console(logger, method, shown).encode("utf-8", "replace") + b"\n"
+
+    return render_line
+
+
+def _text(value: object) -> str:
+    """A field for people: text as it is, all else as in JSON."""
+    try:
+        return plain if isinstance(plain := _plain(value), str) else json.dumps(value, default=_plain)
+    except Exception:  # noqa: BLE001  as in render
+        return str(_printed(value))
+
+
 _writer: LineWriter | None = None
 
 
 def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> None:
-    """Send every log line of this process to ``fd`` (stderr) as JSON; ``component`` is the default of that field.
+    """Send every log line of this process to ``fd`` (stderr); ``component`` is the default of that field.
 
     May be called again: the lines that wait are written first. Levels below ``level`` are skipped at little cost.
 
@@ -299,10 +335,14 @@ def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> No
         structlog.processors.add_log_level,
         _add_component(component),
         _add_timestamp,
-        # Locals stay out of tracebacks: they hold passwords.
-        structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
     ]
-    renderer = _renderer(_goes_to_journal(fd))
+    if os.isatty(fd):
+        renderer = _people_renderer()
+    else:
+        renderer = _renderer(_goes_to_journal(fd))
+        # Locals stay out of tracebacks: they hold passwords.
+        no_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        processors.append(structlog.processors.ExceptionRenderer(no_locals))
 
     def line(level: str, event: EventDict) -> bytes:
         for processor in processors:

@@ -284,3 +284,55 @@ def test_a_process_whose_stderr_does_not_work_ends_with_its_own_exit_code(closed
     os.close(descriptor)
     if not closed:
         os.close(reader)
+
+
+class Terminal(Log):
+    """A terminal that is the log."""
+
+    def __init__(self) -> None:
+        self._reader, self.fd = os.openpty()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.setenv("NO_COLOR", "1")
+    pseudo = Terminal()
+    yield pseudo
+    if kjbod_logging._writer is not None:
+        kjbod_logging._writer.close()
+    pseudo.close()
+
+
+def test_on_a_terminal_a_line_is_for_people(terminal: Terminal) -> None:
+    configure_logging("guard", fd=terminal.fd)
+    get_logger().error("directory.failed", path=Path("/mnt/d1"), errors=["EIO", 3], waited_ms=4000, id=Uuid.of(1, 2))
+    logging.getLogger("asyncio").warning("slow %d", 3)
+    first, second = terminal.text().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z \[error +\] directory\.failed .*", first)
+    for field in ("component=guard", "path=/mnt/d1", "errors=\"['EIO', 3]\"", "waited_ms=4000", f"id={Uuid.of(1, 2)}"):
+        assert f" {field}" in first
+    assert "log.asyncio" in second
+    assert "message='slow 3'" in second
+
+
+def test_a_terminal_obeys_nothing_that_a_name_or_an_error_says(terminal: Terminal) -> None:
+    configure_logging("guard", fd=terminal.fd)
+    try:
+        raise OSError("\x1b[2Jgone\r\nall is well")
+    except OSError as error:
+        get_logger().error("a.b", topic="\x1b]0;x\x07\x9b", names={"\x1b[1m": "\u202e"}, exc_info=error)
+    text = terminal.text().replace("\r\n", "\n")
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert "OSError: \\x1b[2Jgone" in text
+    assert "Traceback (most recent call last)" in text
+
+
+def test_a_terminal_shows_colours_unless_somebody_refuses_them(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for refused in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", refused)
+        configure_logging("guard", fd=terminal.fd)
+        get_logger().info("a.b")
+        assert ("\x1b[" in terminal.text()) is not bool(refused)
