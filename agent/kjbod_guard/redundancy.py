@@ -33,12 +33,14 @@ class Needs:
             offline. A leader does not look at directories when it takes a follower back where nobody writes
             (``Partition.maybeExpandIsr``), and the page cache of a disk that was cut is gone. Nothing is missing by
             that, so it is no reason for a report.
+        out_of_sync: replicas of the broker that are not in the ISR. While Kafka copies that is no reason for a report.
     """
 
     below_replication_factor: int
     below_min_isr: int
     without_leader: int
     in_sync_offline: int = dataclasses.field(default=0, compare=False)
+    out_of_sync: int = dataclasses.field(default=0, compare=False)
 
 
 class Reported(Struct, frozen=True):
@@ -90,7 +92,8 @@ def needs(journal: Journal, observed: Observed, static_min_isr: int) -> Needs:
         short += bool(placed.isr) and len(placed.isr) < min(wanted, len(placed.replicas) or wanted)
         leaderless += placed.leader < 0 and bool(placed.replicas)
     offline = sum(_is_in_sync_offline(observed, placed) for placed in observed.partitions.values())
-    return Needs(len(evicted(journal, observed)), short, leaderless, offline)
+    behind = sum(observed.broker_id not in placed.isr for placed in observed.partitions.values() if placed.isr)
+    return Needs(len(evicted(journal, observed)), short, leaderless, offline, behind)
 
 
 def _is_in_sync_offline(observed: Observed, placed: Placed) -> bool:

@@ -19,6 +19,7 @@ import contextlib
 import functools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -98,6 +99,13 @@ def options(command: F) -> F:
         f"[default without -c: {OWN_FILE}, if that file exists]",
     )
     return config(own(found))  # type: ignore[return-value]  # click takes a function of any signature
+
+
+def typed() -> str:
+    """Arguments that name the files, as they were typed, with a space in front: the next commands need them too."""
+    given = click.get_current_context().params
+    named = {"-c": given["config_path"], "--guard-config": given["own_path"]}
+    return "".join(f" {option} {shlex.quote(str(path))}" for option, path in named.items() if path is not None)
 
 
 def find(config: Path | None, own: Path | None, environment: Mapping[str, str]) -> Files:

@@ -170,6 +170,38 @@ def restore(config: Path, guard_config: Path | None, as_json: bool) -> int:
 
 @guard.command()
 @broker_files.options
+@click.argument("directory", metavar="DIR")
+@click.option("--dry-run", is_flag=True, help="Print the steps that are left, and do nothing.")
+def replace(config: Path, guard_config: Path | None, directory: str, dry_run: bool) -> int:
+    """Replace the disk of a log directory, step by step, until all replicas are in sync.
+
+    The command shows each step, asks, and does it; it waits for the broker, the disk and Kafka. Steps that are done by
+    hand in another terminal count. Stop at any time with Ctrl-C: the same command goes on from there. The command makes
+    no file system and does not write /etc/fstab. Needs root.
+    """
+    import shlex
+
+    from kjbod.cli import ask
+    from kjbod.clock import SystemClock
+    from kjbod_guard.replacing import Replacing
+
+    of = ask.load(config, guard_config)
+    files = shlex.split(broker_files.typed())
+    replacing = Replacing(ask.guard_client(of, guard_config), of, files, SystemClock())
+    path = ask.configured(of, directory)
+    if dry_run:
+        replacing.show(path)
+        return 0
+    try:
+        replacing.run(path)
+    except click.Abort:
+        complain(f"stopped: type the same command to go on: kjbod guard replace {shlex.join([*files, path])}")
+        raise
+    return 0
+
+
+@guard.command()
+@broker_files.options
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1), help="Of the newest.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as they are in the audit.")
 def history(config: Path, guard_config: Path | None, lines: int, as_json: bool) -> int:

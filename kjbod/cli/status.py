@@ -12,7 +12,6 @@ those of Nagios plug-ins:
 ====  ========  ======================================================================================================
 """
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -69,17 +68,10 @@ def status(config_path: Path, own_path: Path | None, as_json: bool, check: bool)
     if as_json:
         out.json(answer)
     elif answer.get("role") == "guard":
-        out(*guard_lines(answer, width(), options=_typed(), colour=colours()))
+        out(*guard_lines(answer, width(), options=broker_files.typed(), colour=colours()))
     else:
         out(*lines(answer, width()))
     return 0
-
-
-def _typed() -> str:
-    """Arguments that name the files, as they were typed: the next commands need them too."""
-    given = click.get_current_context().params
-    named = {"-c": given["config_path"], "--guard-config": given["own_path"]}
-    return "".join(f" {option} {shlex.quote(str(path))}" for option, path in named.items() if path is not None)
 
 
 def _check(config_path: Path, own_path: Path | None, as_json: bool) -> int:

@@ -85,14 +85,7 @@ def _failed(host: Host, row: Row) -> Iterator[Step]:
     replace = f"then replace {_disk(row)}"
     yield from _history(host, row)
     if row.get("kafka") == "offline" or host.pid is None:
-        if host.acts:
-            release = host.kjbod("guard release", str(row["path"]))
-            yield Step(release, f"prints the steps to replace {_disk(row)}")
-        elif host.pid is None:
-            yield Step(host.kjbod("log-dirs"), f"the disk to replace: {_disk(row)}")
-        else:
-            yield from _unit(host)
-            yield Step("systemctl stop UNIT", replace)
+        yield Step(host.kjbod("guard replace", str(row["path"])), f"step by step, with {_disk(row)}")
         return
     yield from _unit(host)
     yield Step("systemctl stop --no-block UNIT", "if other replicas are in sync: Kafka moves the leaders")

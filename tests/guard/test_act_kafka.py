@@ -4,6 +4,7 @@ one that is frozen the broker; records are taken all the while."""
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from kjbod.faults.disks import RealDisk
 from kjbod.faults.orders import FaultMode
 from scripts.rig.cluster import wait_until_serving
 from scripts.rig.kafka import KafkaKit
-from scripts.rig.processes import Processes
+from scripts.rig.processes import Processes, kjbod_command
 from tests.guard.conftest import Beside
 from tests.guard.trio import Others, Trio, other_brokers, three_brokers
 from tests.pages.markdown import shown
@@ -63,6 +64,43 @@ def replace(trio: Trio, disk: RealDisk) -> str:
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
             said.append(done.stdout)
     return "".join(said)
+
+
+def replace_by_command(trio: Trio, disk: RealDisk, tmp_path: Path) -> None:
+    """Go through ``kjbod guard replace``, as the person with the new disk, until all replicas are in sync."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\n")  # the broker is a process of this test
+    (tmp_path / "bin" / "systemctl").chmod(0o755)
+    command = [kjbod_command(), "guard", "replace", *trio.watch.arguments, str(disk.log_dir)]
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    ) as asking:
+        assert asking.stdin is not None and asking.stdout is not None
+        text = ""
+        while piece := os.read(asking.stdout.fileno(), 4096).decode():
+            text += piece
+            answer = None
+            if "[2/9]" in piece:
+                disk.device, fd = syscalls.attach_loop(disk.image)  # before the old one goes: another device
+                trio.broker.stop(120)
+            if "[6/9]" in piece:
+                subprocess.run(["mount", str(disk.device), str(disk.mount_point)], check=True)
+            if "[8/9]" in piece:
+                wait_until_serving(trio.launch("broker-1-again"))
+            if text.endswith(("[y/N]: ", "[Y/n]: ")):
+                answer = "y"
+            elif text.endswith(": ") and "Repeat " in (last := text.rpartition("\n")[2]):
+                answer = last.removeprefix("Repeat ").partition(";")[0]
+            elif text.endswith(": ") and "Press Enter" in text.rpartition("\n")[2]:
+                subprocess.run(["mkfs.ext4", "-q", "-F", str(disk.device)], check=True)
+                answer = ""
+            if answer is not None:
+                asking.stdin.write(f"{answer}\n".encode())
+                asking.stdin.flush()
+    os.close(fd)
+    assert asking.returncode == 0, text
+    assert text.endswith(f"{disk.log_dir}: replaced. All replicas of the broker are in sync.\n"), text
 
 
 @pytest.mark.every_run
@@ -165,3 +203,7 @@ def test_a_disk_that_carries_more_is_masked_and_released(
         load.wait_all()
         told = processes.kjbod("guard", "history", *trio.watch.arguments, name="history")
         assert told.wait() == 0 and "means=mask" in told.stdout(), told.stdout()
+
+        replace_by_command(trio, trio.disks[1], tmp_path)
+        load.wait_all()
+        assert not load.failed, load.failed[:3]

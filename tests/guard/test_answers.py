@@ -190,6 +190,7 @@ async def test_a_screen_and_metrics_say_what_the_controllers_refuse_what_is_miss
         "below_min_isr": 2,
         "without_leader": 1,
         "in_sync_offline": 0,
+        "out_of_sync": 0,
     }
     found = values(render(metrics_of(now)).decode())
     assert found["kjbod_guard_partitions_refused"] == 7
