@@ -17,7 +17,7 @@ import click
 
 from kjbod import units
 from kjbod.error_lines import say
-from kjbod.units import duration
+from kjbod.units import duration, plural
 
 __all__ = [
     "UNKNOWN",
@@ -83,11 +83,6 @@ def percent(part: float, whole: float) -> str:
 def moment(wall_ms: int | None) -> str:
     """A moment in UTC, to the second; ``?`` where it is not known."""
     return UNKNOWN if wall_ms is None else units.moment(wall_ms)
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """``1 stray``, ``2 strays``."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def width() -> int | None:

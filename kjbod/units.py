@@ -1,4 +1,4 @@
-"""Moments and durations as people read them."""
+"""Moments, durations and counts as people read them."""
 
 from datetime import UTC, datetime
 
@@ -15,3 +15,8 @@ def duration(seconds: float) -> str:
         if whole >= length:
             return f"{whole // length} {name} {whole % length // small} {below}"
     return f"{whole} s"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """``1 stray``, ``2 strays``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"

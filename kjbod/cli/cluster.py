@@ -41,8 +41,8 @@ def cluster() -> None:
     """Any Kafka cluster: its log directories, its id, its brokers that are gone."""
 
 
-def _servers(required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--bootstrap-server``, which may be ``required``, and ``--bootstrap-controller``."""
+def _servers(required: bool, *, may_be_controllers: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--bootstrap-server``, which may be ``required``, and where that makes sense ``--bootstrap-controller``."""
 
     def options(command: Callable[..., Any]) -> Callable[..., Any]:
         server = click.option(
@@ -60,7 +60,8 @@ def _servers(required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any
             callback=addresses,
             help="Controllers of the cluster.",
         )
-        return server(controller(command_config(command)))
+        configured = command_config(command)
+        return server(controller(configured) if may_be_controllers else configured)
 
     return options
 
@@ -205,6 +206,46 @@ async def _known(
         unplaced={} if image is None else unplaced_in(image, topics),
         partial=topics is not None,
     )
+
+
+# ---------------------------------------------------------------- health
+
+
+@cluster.command()
+@_servers(required=True, may_be_controllers=False)
+@click.option(
+    "--guards",
+    "port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="Ask the guard on the host of each broker too: port of kjbod.metrics.listener.",
+)
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option(
+    "--interval", "interval_s", default=10.0, show_default=True, type=click.FloatRange(1), help="Seconds, with --watch."
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")
+def health(
+    brokers: Sequence[Address],
+    client_path: Path | None,
+    port: int | None,
+    watch: bool,
+    interval_s: float,
+    as_json: bool,
+) -> int:
+    """Show one verdict for the whole cluster, and what is wrong.
+
+    A line for each problem, with a stable code: partitions without a leader, below min.insync.replicas, with one
+    replica in sync; directories that are offline; brokers that are fenced or do not answer. With --guards also disks
+    that have failed or are in trouble, hosts without a guard, and versions. Exit codes: 0 OK, 1 DEGRADED, 2 CRITICAL,
+    3 UNKNOWN.
+    """
+    from kjbod.cli import cluster_health
+
+    security = client_security(client_path)
+    survey = cluster_health.survey_of(brokers, security, lambda at, members: _known(at, members, None, None))
+    with no_log_lines():
+        return cluster_health.show(survey, port, as_json=as_json, interval_s=interval_s if watch else None)
 
 
 # ---------------------------------------------------------------- unregister

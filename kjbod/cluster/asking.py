@@ -336,11 +336,26 @@ def _min_isr(told: DescribeConfigsResponseResult) -> int | None:
 # ---------------------------------------------------------------- directories
 
 
-async def log_dirs(nodes: Sequence[Node], security: Security, known: Known) -> list[BrokerDirs]:
-    """The log directories of these brokers, in their order, all asked at the same time and for no longer than
-    :data:`ANSWERS_TIMEOUT_S`."""
+async def log_dirs(
+    nodes: Sequence[Node],
+    security: Security,
+    known: Known,
+    *,
+    replicas: bool = True,
+    timeout_s: float | None = None,
+) -> list[BrokerDirs]:
+    """Return the log directories of these brokers, in their order. All are asked at the same time.
+
+    Args:
+        nodes: the brokers.
+        security: of the connections.
+        known: facts about the cluster.
+        replicas: ask for replicas, which are most of an answer, and mark the directory of the metadata log.
+        timeout_s: for all answers together; None: :data:`ANSWERS_TIMEOUT_S`.
+    """
     connecting, answering = asyncio.Semaphore(CONNECTIONS_MAX), asyncio.Semaphore(ANSWERS_MAX)
-    deadline = asyncio.get_running_loop().time() + ANSWERS_TIMEOUT_S
+    timeout_s = ANSWERS_TIMEOUT_S if timeout_s is None else timeout_s
+    deadline = asyncio.get_running_loop().time() + timeout_s
 
     async def ask(node: Node) -> BrokerDirs:
         found: BrokerDirs | None = None
@@ -352,12 +367,15 @@ async def log_dirs(nodes: Sequence[Node], security: Security, known: Known) -> l
                 answering,
             ):
                 version = connection.version_of(ApiKey.DESCRIBE_LOG_DIRS)
-                answer = await connection.request(DescribeLogDirsRequest(), timeout_ms=REQUEST_TIMEOUT_MS)
+                question = DescribeLogDirsRequest() if replicas else DescribeLogDirsRequest(topics=())
+                answer = await connection.request(question, timeout_ms=REQUEST_TIMEOUT_MS)
                 found = answered(node, answer, version, known)
+                if not replicas:
+                    return found
                 mark(found, await _metadata_log_dir(connection, node, known))
                 return found
         except TimeoutError:
-            reason = f"{node.host}:{node.port} did not answer within {ANSWERS_TIMEOUT_S:.0f} s"
+            reason = f"{node.host}:{node.port} did not answer within {timeout_s:.0f} s"
         except KjbodError as error:
             reason = "; ".join(str(error).splitlines())
         return found or unanswered(node, reason, known)

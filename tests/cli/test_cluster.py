@@ -1,9 +1,12 @@
 """``kjbod cluster`` on a cluster of kjbod's own controller and agents, and what is said where it cannot be asked."""
 
+import contextlib
+import http.server
 import json
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +145,55 @@ def test_a_directory_that_is_offline_comes_first_and_is_not_guessed_at(own_site:
     lines = done.stdout.splitlines()
     assert lines[1].split()[:2] == ["2", "offline"] and lines[1].endswith(f"{path} (KAFKA_STORAGE_ERROR)")
     assert "6 directories (1 offline)" in lines[-1]
+
+    health = json.loads(site.run("health", "--json", code=2).stdout)
+    named = {one["code"]: one["names"] for one in health["problems"]}
+    assert named["DIRECTORY_OFFLINE"] == [f"2:{path}"]
+    assert len(named["BELOW_MIN_ISR"]) == count == len(named["SOLE_COPY"])
+    assert site.run("health", code=2).stdout.startswith("CRITICAL: 2 brokers, 6 log directories, 9 partitions\n")
+
+
+def test_a_healthy_cluster_is_ok_and_guards_are_asked_on_the_hosts_of_its_brokers(site: Site) -> None:
+    assert site.run("health").stdout == "OK: 2 brokers, 6 log directories, 9 partitions\n"
+    path = site.cluster.directory(1, 1)
+    with metrics(
+        f'kjbod_guard_acting 1\nkjbod_log_directory_health{{log_directory="{path}",state="failed"}} 1\n'
+    ) as port:
+        told = json.loads(site.run("health", "--guards", str(port), "--json", code=2).stdout)
+    assert [(one["code"], one["names"]) for one in told["problems"]] == [
+        ("DISK_UNNOTICED", [f"1:{path}", f"2:{path}"])  # both brokers are on this host
+    ]
+    shown = site.run("health", "--guards", str(port), code=1).stdout
+    assert "GUARD_MISSING" in shown and "Connection refused" in shown
+
+
+def test_a_cluster_that_nobody_can_ask_is_unknown() -> None:
+    done = run_kjbod("cluster", "health", "--bootstrap-server", "127.0.0.1:1")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.startswith("UNKNOWN: cannot connect to 127.0.0.1:1: ") and done.stdout.count("\n") == 1
+
+
+@contextlib.contextmanager
+def metrics(text: str) -> Iterator[int]:
+    """A listener that serves metrics; its port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_broker_that_is_down_is_a_line_and_is_unregistered_only_when_that_is_meant(own_site: Site) -> None:
