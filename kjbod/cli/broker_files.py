@@ -8,6 +8,7 @@ where                                                    when the file cannot be
 ``-c FILE``                                              the line of the configuration
 ``KJBOD_CONFIG``, a path                                 likewise
 the command line of the Kafka broker that runs here      one line for each reason: :data:`LINES`; exit code 78
+no broker runs: the command line of the guard            one line where no guard runs either, or guards of two brokers
 =======================================================  =============================================================
 
 kjbod's own keys are in ``--guard-config FILE``. Without that option, and without ``-c``, they are in
@@ -22,7 +23,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -119,11 +120,29 @@ def find(config: Path | None, own: Path | None, environment: Mapping[str, str]) 
     if named := environment.get(VARIABLE):
         broker, whence = Path(named), VARIABLE
     else:
-        pid, path = decide(_scan())
+        scanned = _scan()
+        if (beside := guard_in(scanned)) is not None:
+            broker, whence = Path(beside["file"]), f"of the guard, process {beside['pid']}; no broker runs"
+            if own is None and beside["own"] is not None:
+                own = Path(beside["own"])
+            return Files(broker, own, _note(broker, whence, own))
+        pid, path = decide(scanned)
         broker, whence = Path(path), f"of the Kafka broker, process {pid}"
     if own is None and OWN_FILE.exists():
         own = OWN_FILE
-    return Files(broker, own, safe(f"using {broker} ({whence}){'' if own is None else f' and {own}'}"))
+    return Files(broker, own, _note(broker, whence, own))
+
+
+def _note(broker: Path, whence: str, own: Path | None) -> str:
+    return safe(f"using {broker} ({whence}){'' if own is None else f' and {own}'}")
+
+
+def guard_in(scanned: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the guard whose files are those of this host's broker, which does not run; None: see :func:`decide`."""
+    guards: Sequence[Mapping[str, Any]] = scanned["guards"]
+    if scanned["brokers"] or len({(one["file"], one["own"]) for one in guards}) != 1:
+        return None
+    return guards[0]
 
 
 def decide(scanned: Mapping[str, Any]) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Find the Kafka brokers that run on this host, and the file of each, in a process of its own.
+"""Find the Kafka brokers and guards that run on this host, and the files of each, in a process of its own.
 
 The kernel may let a reader of ``/proc/PID/cmdline`` wait: a thread of that process that is stuck on a disk can hold the
 lock of its memory (``mmap_lock``). So :mod:`kjbod.cli.broker_files` starts this process, and goes on without an answer
@@ -34,26 +34,55 @@ def scan(proc: Path) -> dict[str, Any]:
 
     Returns:
         ``hidden``: why other processes cannot be seen, else None; ``brokers``: for each ``pid``, ``result``, ``file``
-        (as this process can open the file, else as the command line has it).
+        (as this process can open the file, else as the command line has it); ``guards``: likewise, and ``own``, the
+        file with kjbod's own keys, else None. Guards whose files cannot be found here are not there.
     """
     try:
         pids = sorted(int(one.name) for one in proc.iterdir() if one.name.isdecimal())
     except OSError as error:
-        return {"hidden": f"{proc}: {error.strerror}", "brokers": []}
-    brokers = [row for pid in pids if (row := _broker(proc / str(pid), pid)) is not None]
+        return {"hidden": f"{proc}: {error.strerror}", "brokers": [], "guards": []}
+    lines = [(pid, line) for pid in pids if (line := _command_line(proc / str(pid)))]
+    brokers = [row for pid, line in lines if (row := _broker(proc / str(pid), pid, line)) is not None]
+    guards = [row for pid, line in lines if (row := _guard(proc / str(pid), pid, line)) is not None]
     try:
         (proc / "1" / "cmdline").read_bytes()
     except OSError:  # without hidepid each user may read the command lines of all processes
-        return {"hidden": f"{proc} shows only processes of this user (hidepid)", "brokers": brokers}
-    return {"hidden": None, "brokers": brokers}
+        hidden = f"{proc} shows only processes of this user (hidepid)"
+        return {"hidden": hidden, "brokers": brokers, "guards": guards}
+    return {"hidden": None, "brokers": brokers, "guards": guards}
 
 
-def _broker(process: Path, pid: int) -> dict[str, Any] | None:
+def _command_line(process: Path) -> list[str]:
     try:
         content = (process / "cmdline").read_bytes()
     except OSError:  # the process has ended, or the file is closed to this user (hidepid=1)
+        return []
+    return [os.fsdecode(one) for one in content.split(b"\0")]
+
+
+def _guard(process: Path, pid: int, arguments: list[str]) -> dict[str, Any] | None:
+    """``kjbod guard run -c FILE --guard-config FILE``, started by its interpreter or not."""
+    run = next((at for at, one in enumerate(arguments[:2]) if os.path.basename(one) == "kjbod"), None)  # noqa: PTH119
+    if run is None or arguments[run + 1 : run + 3] != ["guard", "run"]:
         return None
-    arguments = [os.fsdecode(one) for one in content.split(b"\0")]
+    rest = arguments[run + 3 :]
+    broker, own = _option(rest, "-c", "--config"), _option(rest, "--guard-config")
+    found = [None if path is None else _here(process, path) for path in (broker, own)]
+    if found[0] is None or any(one is not None and one[0] != FOUND for one in found):
+        return None
+    return {"pid": pid, "file": found[0][1], "own": None if found[1] is None else found[1][1]}
+
+
+def _option(arguments: list[str], *names: str) -> str | None:
+    """The value of an option, in the next argument or behind ``=``."""
+    for at, one in enumerate(arguments):
+        name, equals, value = one.partition("=")
+        if name in names:
+            return value if equals else (*arguments, None)[at + 1]
+    return None
+
+
+def _broker(process: Path, pid: int, arguments: list[str]) -> dict[str, Any] | None:
     rest = after_main_class(arguments)
     if rest is None or os.path.basename(arguments[0]) != "java":  # noqa: PTH119  not sudo, not grep
         return None

@@ -132,6 +132,39 @@ def test_a_broker_that_cannot_end_and_its_successor_have_one_file(proc: Proc, tm
     assert proc.found() == (7, str(config))
 
 
+@pytest.mark.parametrize(
+    ("start", "options"),
+    [
+        (["/opt/kjbod/bin/python3", "/opt/kjbod/bin/kjbod"], ["-c", "{broker}", "--guard-config", "{own}", "--act"]),
+        (["/usr/bin/kjbod"], ["--observe", "--guard-config={own}", "--config={broker}"]),
+        (["kjbod"], ["--config", "{broker}"]),
+    ],
+)
+def test_the_files_of_a_stopped_broker_are_those_of_its_guard(
+    proc: Proc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: list[str], options: list[str]
+) -> None:
+    broker, own = file_at(tmp_path / "server.properties"), file_at(tmp_path / "own.properties")
+    written = [one.format(broker=broker, own=own) for one in options]
+    proc.process(5, [*start, "guard", "run", *written])
+    proc.process(6, [*start, "guard", "check", "-c", "/elsewhere"])
+    proc.process(7, ["vi", "kjbod", "guard", "run", "-c", "/elsewhere"])
+    monkeypatch.setattr(broker_files, "_scan", lambda: broker_scan.scan(proc.path))
+    found = find(None, None, {})
+    assert found.broker == broker
+    assert found.own == (own if any("own" in one for one in options) else None)
+    assert found.note.startswith(f"using {broker} (of the guard, process 5; no broker runs)")
+
+
+def test_guards_of_two_brokers_and_a_guard_whose_file_is_gone_are_no_guess(proc: Proc, tmp_path: Path) -> None:
+    proc.process(5, ["kjbod", "guard", "run", "-c", str(tmp_path / "gone")])
+    proc.process(6, ["kjbod", "guard", "run", "-c"])
+    assert proc.refusal().startswith("no Kafka broker runs on this host")
+    for number in (7, 8):
+        file = file_at(tmp_path / f"{number}.properties")
+        proc.process(number, ["kjbod", "guard", "run", "-c", str(file)])
+    assert broker_files.guard_in(broker_scan.scan(proc.path)) is None
+
+
 # ----------------------------------------------------------------------------------------------- one line, and no guess
 
 
