@@ -4,6 +4,8 @@
 """
 
 import dataclasses
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -94,6 +96,28 @@ def page() -> str:
     parts = [_INTRODUCTION, _OF_KAFKA, _table(_COLUMNS, map(_row, of_kafka)), _OWN, _table(_COLUMNS, map(_row, own))]
     needs = _table(("key", *(f"`{name}`" for name in COMMANDS)), map(_needs_row, NAMES))
     return "\n".join([*parts, _NEEDS, needs])
+
+
+def guard_file() -> str:
+    """Return a file with kjbod's own keys for a guard: the meaning of each, and its default, commented out."""
+    needs = COMMANDS["guard run, check"]
+    lines = [
+        "# kjbod's own keys for the guard on this host. A key that is commented out has the value that is shown.",
+        "# Restart kjbod-guard after a change. All keys: kjbod config keys.",
+    ]
+    for setting in settings().values():
+        if setting.name.startswith(OWN_PREFIX) and setting.name in (needs.keys | needs.uses):
+            doc = setting.key.doc.replace("`", "")
+            lines += ["", *textwrap.wrap(doc, 100, initial_indent="# ", subsequent_indent="# ")]
+            values = ", ".join(_values(setting)).replace("`", "")
+            lines += [f"# {_type(setting)}{f': {values}' if values else ''}"]
+            lines += [f"#{setting.name}={_default_value(setting)}"]
+    return "\n".join([*lines, ""])
+
+
+def _default_value(setting: Setting) -> str:
+    """The default as a value of the file; empty where there is none, or where it is taken from another key."""
+    return "" if setting.field in _DEFAULTS else re.sub(r"^(\(.*\)|None)$", "", _default(setting))
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

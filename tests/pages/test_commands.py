@@ -95,6 +95,8 @@ HELD = {
     "kjbod guard release -c --guard-config": MASKED,
     "kjbod guard restore -c --guard-config": MASKED,
     "kjbod status -c --guard-config": BESIDE,
+    "kjbod status": "tests/cli/test_broker_files.py::test_each_command_says_on_stderr_which_file_it_uses",
+    "apt": "tests/scripts/test_release.py::test_a_package_installs_and_runs_with_what_it_has",
     "kjbod log-dirs -c --guard-config --replicas": BESIDE,
     "kjbod features describe --bootstrap-controller --command-config": SECURED,
     "kjbod metadata shell --bootstrap-controller --command-config": SECURED,

@@ -16,7 +16,7 @@ from tests.pages.typed import with_names
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 CONFIG = "/etc/kjbod/agent.properties"
 DISKS = ("/mnt/d1", "/mnt/d2", "/mnt/d3")
-FROM_THE_NETWORK = ("python3 -m venv", "/opt/kjbod/bin/pip")
+FROM_THE_NETWORK = ("apt install", "python3 -m venv", "/opt/kjbod/bin/pip")
 """Lines that make /opt/kjbod, which is the environment of the tests here."""
 DROP_IN = """[Service]
 # The Python that runs the tests may live in a home directory or below /tmp, which the unit hides.
