@@ -13,7 +13,7 @@ fallocate, pwritev: the descriptor is their first argument."""
 _SENDFILE: Final = 40
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Stuck:
     """A thread in uninterruptible sleep.
 
@@ -32,7 +32,8 @@ class Stuck:
 
 def stuck_threads(pid: int) -> list[Stuck]:
     """The threads of a process in state D. Empty when it has ended."""
-    return sorted(set(_stuck(Path(f"/proc/{pid}"))))
+    found = set(_stuck(Path(f"/proc/{pid}")))
+    return sorted(found, key=lambda one: (one.thread, one.waits_in, one.call or "", one.file))
 
 
 def _stuck(process: Path) -> Iterator[Stuck]:
