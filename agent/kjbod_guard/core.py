@@ -145,6 +145,8 @@ class GuardCore:
         self.leading: dict[str, slow_steps.Standing] = {}
         self.record = suspecting.Standing(run=run)
         self.refused: retries.Retries = {}
+        self._unheard = False
+        """Whether no controller had answered at the last look."""
         self._deciding = Deciding(site)
         self._evictions, self._demotions = Settling(UNFOLLOWED_MS), Settling(UNFOLLOWED_MS)
         self._fenced_before = journal.fenced
@@ -214,6 +216,7 @@ class GuardCore:
 
     def look(self, now: Situation) -> Look:
         """Take what is known now, and return what is due."""
+        self._hear(now)
         forgotten, changed = self._settle(now) if now.unsure is None else ([], False)
         self._take_over(now)
         decided = self.decide(now)
@@ -235,6 +238,14 @@ class GuardCore:
         begun = {task.path for task in tasks}
         changed = changed or any(self.standing(path).state is not states[path] for path in states if path not in begun)
         return Look(decided, tuple(tasks), again_ms, tuple(forgotten), changed)
+
+    def _hear(self, now: Situation) -> None:
+        """Let what failed while no controller answered be asked for at once when one does: an eviction has little time
+        (:data:`.budget.EVICT_WITHIN_MS`), and so has doubt (:data:`DOUBT_MS`)."""
+        unheard = self._deciding.unheard(now) is not None
+        if self._unheard and not unheard:
+            self.record, self.refused = suspecting.at_once(self.record), retries.at_once(self.refused, now.now_ms)
+        self._unheard = unheard
 
     def _take_over(self, now: Situation) -> None:
         """Go on where an earlier guard ended, though its state directory is lost. It has reported the directories that

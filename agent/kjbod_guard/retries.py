@@ -3,7 +3,8 @@
 Replica lists are changed by partition. What a controller refuses for one partition (a replica list with a broker that
 is cordoned or not registered, a topic that was deleted, somebody else's reassignment) holds up no other. A refused
 partition is asked for again after :data:`FIRST_MS`, then after twice as long each time, up to :data:`LAST_MS`, and at
-once when a broker of its list is cordoned, uncordoned, registered or unregistered.
+once when a broker of its list is cordoned, uncordoned, registered or unregistered, or when controllers that did not
+answer do so again.
 
 A list is put back however long that takes: until the controllers take it, or a person changes it. An eviction or a
 demotion is left to a person after :data:`GIVE_UP_MS`, with the controller's own reason; one that was not due for
@@ -99,6 +100,11 @@ def due(retries: Retries, means: str, keys: Collection[Key], now_ms: int) -> lis
         or (one.due_ms <= now_ms and not one.is_left)
         or _is_over(one, now_ms)
     ]
+
+
+def at_once(retries: Retries, now_ms: int) -> Retries:
+    """Return the retries with all partitions due that are not left to a person."""
+    return {key: one if one.is_left else replace(one, due_ms=min(one.due_ms, now_ms)) for key, one in retries.items()}
 
 
 def next_ms(retries: Retries, now_ms: int) -> int | None:

@@ -8,7 +8,8 @@ there          other directories, or another registration of the broker    *susp
 there          an act is due, and it is older than ``VALID_MS``            *suspect*: written again, and last in order
 there          no directory has failed                                     *trust*: removed
 asked for      the metadata do not show it within :data:`SHOWN_MS`         *suspect* once more
-asked for      the controllers refuse it                                   again after 1 s, 2 s and so on up to 60 s
+asked for      the controllers refuse it, or do not answer                 again after 1 s, 2 s and so on up to 60 s
+likewise       they did not answer, and do so again                        at once (:func:`at_once`)
 =============  ==========================================================  =============================================
 
 An act needs the record in the metadata (:func:`offset_of`): a guard without the right to write it does nothing that
@@ -112,6 +113,11 @@ def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
         return replace(now, wait_ms=0, due_ms=0)
     wait_ms = min(max(2 * now.wait_ms, FIRST_MS), LAST_MS)
     return replace(now, wait_ms=wait_ms, due_ms=now_ms + wait_ms)
+
+
+def at_once(now: Standing) -> Standing:
+    """Return the state after controllers that did not answer do so again: nothing has to wait any more."""
+    return replace(now, due_ms=0)
 
 
 def offset_of(

@@ -723,6 +723,32 @@ GONE = placed(2, 3)
 BACK = Standing(state=State.EVICTED, means=Step.CUT, plan=Step.CUT, epoch=EPOCH - 1)
 
 
+SILENT_MS = [1_501, 3_000, 12_000, 60_000, 1_000_000]
+
+
+@pytest.mark.parametrize("silent_ms", SILENT_MS)
+def test_a_record_that_failed_is_asked_for_at_once_when_controllers_answer_again(silent_ms: int) -> None:
+    one = _evict()
+    del one.observed.suspects[NODE]
+    one.core.record = suspecting.Standing(run="g", mark="g-1", due_ms=NOW_MS + 40_000, wait_ms=40_000)
+    found = []
+    for answered_ms in (NOW_MS - 100, NOW_MS - silent_ms, NOW_MS):
+        one.changes["answered_ms"] = answered_ms
+        found.append(Suspect in map(type, one.effects()))
+    assert found == [False, False, True]
+
+
+@pytest.mark.parametrize("silent_ms", SILENT_MS)
+def test_lists_that_were_refused_are_due_at_once_when_controllers_answer_again(silent_ms: int) -> None:
+    one = _evict()
+    one.core.came_of(one.begun(Evict), FAILED, one.now)
+    found = []
+    for answered_ms in (NOW_MS - 1_500, NOW_MS, NOW_MS - silent_ms, NOW_MS):
+        one.changes["answered_ms"] = answered_ms
+        found.append(one.core.look(one.now).decided[PATH][1].step is Step.EVICT)
+    assert found == [False, False, False, True]
+
+
 def test_lists_are_in_the_journal_before_they_are_changed_with_names_and_the_time() -> None:
     moment = _evict()
     task = moment.begun(Evict)
