@@ -20,7 +20,7 @@ the tables have come to:
    in sync (:func:`.budget.why_not_fence`). An unclean election keeps our copy: no eviction. A mask comes off by itself
    while Kafka has the directory online, when the disk answers or other copies have left the ISR.
 7. **Doubt ends.** A directory that Kafka has offline, that was released or left, is no ground for a fence, from
-   :data:`DOUBT_MS` after the act on.
+   :data:`DOUBT_MS` after the act on, or after Kafka had it offline.
 
 How a verdict comes to its effect: the shell makes a :class:`.situation.Situation` and calls :meth:`GuardCore.look`. The
 core derives the cases (:mod:`.deciding`), asks the tables (:mod:`.ladder`, :mod:`.directory_steps`,
@@ -63,7 +63,8 @@ from kjbod_host.health.state import Health
 
 ROUNDS_MAX: Final = 20
 DOUBT_MS: Final = 15_000
-"""How long after an act the broker's threads and answers may speak for a fence."""
+"""How long after an act, and after the metadata show its directory offline, the broker's threads and answers may speak
+for a fence: only then Kafka's failure handler begins, and may wait for a lock of a thread that is stuck on the disk."""
 GATE_MS: Final = 5_000
 """How long after a question of a broker that is about to start its directories are suspected for it."""
 _LISTS: Final = effects.Evict | effects.Restore
@@ -187,7 +188,7 @@ class GuardCore:
         """Return when directories were acted on, by path, as far as that gives ground to doubt the broker."""
         found = {}
         for path, one in self.directories.items():
-            lately = one.acted_ms is not None and now_ms - one.acted_ms < DOUBT_MS
+            lately = one.acted_ms is not None and now_ms - max(one.acted_ms, one.offline_ms or 0) < DOUBT_MS
             left = one.state is directory_steps.State.LEFT
             if one.acted_ms is not None and not left and (lately or not directory_steps.is_settled(one)):
                 found[path] = one.acted_ms

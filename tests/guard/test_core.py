@@ -522,9 +522,15 @@ LONG_AGO = NOW_MS - DOUBT_MS
         (replace(REPORTED, acted_ms=LONG_AGO), True),  # for as long as Kafka has the directory
         (replace(WAS_CUT, state=State.MASKED, means=Step.MASK, acted_ms=LONG_AGO), True),
         (replace(WAS_CUT, acted_ms=LONG_AGO), True),
-        # Kafka has it offline: only for a while.
-        *((replace(WAS_CUT, state=one, acted_ms=LONG_AGO + 1), True) for one in (State.OFFLINE, State.EVICTED)),
-        *((replace(WAS_CUT, state=one, acted_ms=LONG_AGO), False) for one in (State.OFFLINE, State.EVICTED)),
+        # Kafka has it offline: only for a while, from then on.
+        *(
+            (replace(WAS_CUT, state=one, acted_ms=LONG_AGO, offline_ms=LONG_AGO + ms), ms > 0)
+            for one in (State.OFFLINE, State.EVICTED)
+            for ms in (0, 1, 500, 6_000, DOUBT_MS)
+        ),
+        (replace(WAS_CUT, state=State.OFFLINE, acted_ms=LONG_AGO + 1, offline_ms=None), True),
+        (replace(WAS_CUT, state=State.OFFLINE, acted_ms=LONG_AGO, offline_ms=None), False),
+        (replace(WAS_CUT, state=State.OFFLINE, acted_ms=None), False),  # Kafka found out by itself
         (replace(REPORTED, state=State.LEFT, reason=RELEASED), False),
         (replace(REPORTED, state=State.LEFT, reason="the controllers do not show it"), False),
     ],
