@@ -206,7 +206,7 @@ def _of_counters(counters: ActionCounters) -> Iterator[Metric]:
 
 
 def _of_each(name: str, text: str, label: str, current: dict[str, str], possible: list[str]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=["logDirectory", label])
+    family = GaugeMetricFamily(name, text, labels=["log_directory", label])
     for path, value in current.items():
         for one in possible:
             family.add_metric([path, one], one == value)

@@ -76,7 +76,7 @@ def disk_of(status: "DirectoryStatus") -> Disk:
 
 def directory_gauge(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
     """A gauge for each directory of which the value is known."""
-    family = GaugeMetricFamily(name, text, labels=["logDirectory"])
+    family = GaugeMetricFamily(name, text, labels=["log_directory"])
     for path, value in values:
         if value is not None:
             family.add_metric([path], value)
@@ -88,7 +88,7 @@ def health_series(health: Mapping[str, str], states: Iterable[str]) -> Metric:
     family = GaugeMetricFamily(
         "kjbod_log_directory_health",
         "1 for the state that a directory is in, 0 for the others; unreadable: it could not be read at the start.",
-        labels=["logDirectory", "state"],
+        labels=["log_directory", "state"],
     )
     known = tuple(states)
     for path, current in health.items():
@@ -101,7 +101,7 @@ def disk_series(disks: Mapping[str, Disk]) -> Iterator[Metric]:
     """Series of what directories lie on, by path."""
     names = ["directory_id", "device", "model", "serial", "file_system"]
     info = GaugeMetricFamily(
-        "kjbod_log_directory_info", "1; what a directory lies on.", labels=["logDirectory", *names]
+        "kjbod_log_directory_info", "1; what a directory lies on.", labels=["log_directory", *names]
     )
     for path, disk in disks.items():
         info.add_metric([path, *(str(getattr(disk, name)) for name in names)], 1)
@@ -121,7 +121,7 @@ def disk_series(disks: Mapping[str, Disk]) -> Iterator[Metric]:
         ("device_busy_seconds", "Time with a request in flight.", _busy_s),
     )
     for name, text, read in counters:
-        family = CounterMetricFamily(f"kjbod_log_directory_{name}", text, labels=["logDirectory"])
+        family = CounterMetricFamily(f"kjbod_log_directory_{name}", text, labels=["log_directory"])
         for path, disk in disks.items():
             value = read(disk)
             if value is not None:
@@ -134,7 +134,7 @@ _SMART: Final[tuple[tuple[str, str, Callable[[Smart], float | None]], ...]] = (
     ("passed", "Whether the disk's own overall assessment is good.", lambda smart: smart.passed),
     ("critical_warning", "Bits of NVMe's critical warning.", lambda smart: smart.critical_warning),
     ("temperature_celsius", "Temperature.", lambda smart: smart.temp_c),
-    ("power_on_hours", "Hours of its life.", lambda smart: smart.power_on_hours),
+    ("power_on_seconds", "Time of its life.", lambda smart: smart.power_on_hours and smart.power_on_hours * 3600.0),
     ("wear_percent", "Of its rated writes, used up.", lambda smart: smart.wear_pct),
     ("spare_percent", "Of its spare blocks, left.", lambda smart: smart.spare_pct),
     ("media_errors", "NVMe media errors, SCSI uncorrected errors.", lambda smart: smart.media_errors),
@@ -164,7 +164,7 @@ def _busy_s(disk: Disk) -> float | None:
 
 def _probes(disks: Mapping[str, Disk]) -> Metric:
     family = HistogramMetricFamily(
-        "kjbod_log_directory_probe_seconds", "Duration of probes, answered well or not.", labels=["logDirectory"]
+        "kjbod_log_directory_probe_seconds", "Duration of probes, answered well or not.", labels=["log_directory"]
     )
     for path, disk in disks.items():
         if disk.probes is not None:

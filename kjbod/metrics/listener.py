@@ -6,15 +6,18 @@ text is made of it in a thread, since that takes some ms where there are many br
 
 import asyncio
 import contextlib
+import platform
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kjbod import __version__
 from kjbod.errors import StorageError
+from kjbod.metrics.old_names import NEW_NAMES, with_old_names
 from kjbod.metrics.process_series import families
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.names import UnresolvedError, listening_addresses
@@ -46,6 +49,23 @@ def render(metrics: Iterable[Metric]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Metrics(metrics))
     return generate_latest(registry)
+
+
+def build_info() -> Metric:
+    """Return ``kjbod_build_info``; its value is always 1."""
+    family = GaugeMetricFamily(
+        "kjbod_build_info", "1; versions of kjbod and Python.", labels=["version", "python_version"]
+    )
+    family.add_metric([__version__, platform.python_version()], 1)
+    return family
+
+
+def complete(metrics: Iterable[Metric], usage: Usage | None, *, old_names: bool = True) -> Iterator[Metric]:
+    """Return all families of a scrape: ``metrics``, and the families that every daemon has."""
+    yield build_info()
+    yield from with_old_names(metrics) if old_names else metrics
+    if usage is not None:
+        yield from families(usage)
 
 
 class MetricsListener(Generic[T]):
@@ -117,14 +137,9 @@ class MetricsListener(Generic[T]):
             with contextlib.suppress(OSError, RuntimeError):
                 writer.close()
 
-    def _all_metrics(self, picture: T, usage: Usage | None) -> Iterator[Metric]:
-        yield from self._metrics(picture)
-        if usage is not None:
-            yield from families(usage)
-
     async def _answer(self, request_line: bytes) -> bytes:
         method, _, rest = request_line.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
+        path, _, query = rest.partition(b" ")[0].partition(b"?")
         if method != b"GET":
             return _response("405 Method Not Allowed", b"")
         if path != b"/metrics":
@@ -135,7 +150,7 @@ class MetricsListener(Generic[T]):
             usage = None if self._usage is None else await self._usage()
             picture = self._take()
             text = await asyncio.get_running_loop().run_in_executor(
-                self._thread, lambda: render(self._all_metrics(picture, usage))
+                self._thread, lambda: render(complete(self._metrics(picture), usage, old_names=query != NEW_NAMES))
             )
         except Exception as error:  # noqa: BLE001  a metric that cannot be made must not end what it tells of
             _log.error("metrics.failed", exc_info=error)

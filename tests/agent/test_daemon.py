@@ -12,7 +12,7 @@ import pytest
 
 from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
 from tests.agent.daemon_cluster import LEADING_SESSION_MS, Cluster, wait_assigned
-from tests.metrics.exposition import checked, values
+from tests.metrics.exposition import checked, of_directory, values
 from tests.preloading import begin_kjbod
 
 
@@ -278,10 +278,10 @@ def test_metrics_carry_kafka_s_names(cluster: Cluster) -> None:
     assert found["kafka_log_logmanager_offlinelogdirectorycount"] == 1
     assert found[rf'kafka_log_logmanager_logdirectoryoffline{{logDirectory="\"{bad}\""}}'] == 1
     assert found["kafka_server_kafkaserver_brokerstate"] == 3
-    assert found[f'kjbod_log_directory_health{{logDirectory="{bad}",state="failed"}}'] == 1
-    assert found[f'kjbod_log_directory_health{{logDirectory="{good}",state="online"}}'] == 1
-    assert found[f'kjbod_log_directory_size_bytes{{logDirectory="{good}"}}'] > 0
-    assert found[f'kjbod_log_directory_probe_seconds_count{{logDirectory="{good}"}}'] > 0
+    assert found[f'kjbod_log_directory_health{{{of_directory(bad)},state="failed"}}'] == 1
+    assert found[f'kjbod_log_directory_health{{{of_directory(good)},state="online"}}'] == 1
+    assert found[f"kjbod_log_directory_size_bytes{{{of_directory(good)}}}"] > 0
+    assert found[f"kjbod_log_directory_probe_seconds_count{{{of_directory(good)}}}"] > 0
     directory_id = agent.events("agent.started")[0]["log_dirs"][good]
     info = [series for series in found if series.startswith("kjbod_log_directory_info") and f'"{good}"' in series]
     assert len(info) == 1
@@ -321,8 +321,8 @@ def test_metrics_tell_a_directory_that_cannot_be_read_from_one_that_failed(clust
     gone.write_text("not a directory: unreadable, as an unreadable disk is")
     unfenced(cluster.start_agent(config))
     found = scraped(port)
-    assert found[f'kjbod_log_directory_health{{logDirectory="{gone}",state="unreadable"}}'] == 1
-    assert found[f'kjbod_log_directory_health{{logDirectory="{gone}",state="failed"}}'] == 0
+    assert found[f'kjbod_log_directory_health{{{of_directory(gone)},state="unreadable"}}'] == 1
+    assert found[f'kjbod_log_directory_health{{{of_directory(gone)},state="failed"}}'] == 0
     assert found[rf'kafka_log_logmanager_logdirectoryoffline{{logDirectory="\"{gone}\""}}'] == 1
 
 

@@ -101,15 +101,15 @@ def test_every_series_is_on_the_page_and_tells_what_is() -> None:
     text = render(metrics_of(replace(NOW, needs=Needs(0, 0, 0)))).decode()
     assert not_on_the_page(text) == []
     found = values(text)
-    assert found['kjbod_guard_would{logDirectory="/mnt/d1",step="cut"}'] == 1
-    assert found['kjbod_guard_would{logDirectory="/mnt/d1",step="nothing"}'] == 0
-    assert found['kjbod_guard_kafka_view{logDirectory="/mnt/d1",view="online"}'] == 1
-    assert found['kjbod_log_directory_health{logDirectory="/mnt/d2",state="unreadable"}'] == 1
-    assert found['kjbod_log_directory_leaders{logDirectory="/mnt/d1"}'] == 3
-    assert 'kjbod_log_directory_leaders{logDirectory="/mnt/d2"}' not in found
+    assert found['kjbod_guard_would{log_directory="/mnt/d1",step="cut"}'] == 1
+    assert found['kjbod_guard_would{log_directory="/mnt/d1",step="nothing"}'] == 0
+    assert found['kjbod_guard_kafka_view{log_directory="/mnt/d1",view="online"}'] == 1
+    assert found['kjbod_log_directory_health{log_directory="/mnt/d2",state="unreadable"}'] == 1
+    assert found['kjbod_log_directory_leaders{log_directory="/mnt/d1"}'] == 3
+    assert 'kjbod_log_directory_leaders{log_directory="/mnt/d2"}' not in found
     assert found["kjbod_guard_broker_bound"] == found["kjbod_guard_metadata_followed"] == 1
     assert found["kjbod_guard_acting"] == found["kjbod_guard_partitions_refused"] == 0
-    assert found['kjbod_guard_waiting{logDirectory="/mnt/d1",reason="copies"}'] == 0
+    assert found['kjbod_guard_waiting{log_directory="/mnt/d1",reason="copies"}'] == 0
     assert not [name for name in found if name.startswith("kafka_")]
 
 
@@ -151,11 +151,11 @@ async def test_a_screen_says_the_stage_of_each_directory_and_what_the_guard_wait
     assert "stage            crippled: a fetcher is stuck" in lines
     assert "stage: left: its disk cannot be cut" in lines and "waits: broker 2 was fenced" in lines
     found = values(render(metrics_of(acts)).decode())
-    assert found['kjbod_guard_step{logDirectory="/mnt/d1",state="left"}'] == found["kjbod_guard_acting"] == 1
-    assert [found[f'kjbod_guard_refused{{logDirectory="/mnt/{name}"}}'] for name in ("d1", "d2")] == [1, 1]
+    assert found['kjbod_guard_step{log_directory="/mnt/d1",state="left"}'] == found["kjbod_guard_acting"] == 1
+    assert [found[f'kjbod_guard_refused{{log_directory="/mnt/{name}"}}'] for name in ("d1", "d2")] == [1, 1]
     assert found['kjbod_guard_broker_state{state="crippled"}'] == 1
     reasons = {name: value for name, value in found.items() if name.startswith("kjbod_guard_waiting") and value}
-    assert list(reasons) == ['kjbod_guard_waiting{logDirectory="/mnt/d2",reason="budget"}']
+    assert list(reasons) == ['kjbod_guard_waiting{log_directory="/mnt/d2",reason="budget"}']
 
 
 async def test_a_screen_says_how_many_partitions_are_to_be_restored() -> None:

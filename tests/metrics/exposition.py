@@ -53,6 +53,11 @@ def values(text: str) -> dict[str, float]:
     return {series: float(value) for series, _, value in lines}
 
 
+def of_directory(path: str | Path) -> str:
+    """Labels of a directory in a scrape: today's, and that of the release before."""
+    return f'logDirectory="{path}",log_directory="{path}"'
+
+
 def not_on_the_page(text: str) -> list[str]:
     """kjbod's own families in a scrape that ``kjbod/metrics/README.md`` does not name."""
     told = set(re.findall(r"`(kjbod_[a-z0-9_]+)", _PAGE.read_text()))

@@ -68,7 +68,7 @@ def test_each_directory_has_a_series_for_each_state_and_one_of_them_is_1() -> No
     states = [*map(str, Health), UNREADABLE]
     assert len(states) == 7
     for path, current in SNAPSHOT.health.items():
-        shown = {s: found[f'kjbod_log_directory_health{{logDirectory="{path}",state="{s}"}}'] for s in states}
+        shown = {s: found[f'kjbod_log_directory_health{{log_directory="{path}",state="{s}"}}'] for s in states}
         assert shown == {state: float(state == current) for state in states}
 
 
@@ -78,9 +78,9 @@ def test_a_directory_that_could_not_be_read_is_offline_and_not_failed() -> None:
     )
     found = scrape(missing)
     assert found["kafka_log_logmanager_offlinelogdirectorycount"] == 1
-    assert found['kjbod_log_directory_health{logDirectory="/d3",state="unreadable"}'] == 1
-    assert found['kjbod_log_directory_health{logDirectory="/d3",state="failed"}'] == 0
-    info = 'device="",directory_id="remembered",file_system="",logDirectory="/d3",model="",serial=""'
+    assert found['kjbod_log_directory_health{log_directory="/d3",state="unreadable"}'] == 1
+    assert found['kjbod_log_directory_health{log_directory="/d3",state="failed"}'] == 0
+    info = 'device="",directory_id="remembered",file_system="",log_directory="/d3",model="",serial=""'
     assert found[f"kjbod_log_directory_info{{{info}}}"] == 1
     unknown = [series for series in found if "/d3" in series and ("bytes" in series or "probe" in series)]
     assert unknown == [], "what nobody looked at has no value"
@@ -90,9 +90,9 @@ def test_what_a_disk_tells_of_its_own_health_has_a_series_for_each_directory() -
     smart = Smart(at_ms=5500, passed=False, temp_c=41, realloc=0, power_on_hours=9)
     disks = {"/d1": Disk(smart=smart), "/d2": Disk()}
     told = {k: v for k, v in scrape(structs.replace(SNAPSHOT, disks=disks)).items() if "_smart_" in k}
-    names = {"passed": 0, "temperature_celsius": 41, "reallocated_sectors": 0, "power_on_hours": 9}
+    names = {"passed": 0, "temperature_celsius": 41, "reallocated_sectors": 0, "power_on_seconds": 9 * 3600}
     expected = {**names, "read_timestamp_seconds": 5.5}
-    assert told == {f'kjbod_disk_smart_{name}{{logDirectory="/d1"}}': value for name, value in expected.items()}
+    assert told == {f'kjbod_disk_smart_{name}{{log_directory="/d1"}}': value for name, value in expected.items()}
 
 
 def test_a_disk_has_its_name_its_size_and_counters() -> None:
@@ -115,8 +115,8 @@ def test_a_disk_has_its_name_its_size_and_counters() -> None:
         busy_ms=1500,
     )
     found = scrape(structs.replace(SNAPSHOT, disks={"/d1": disk}))
-    here = '{logDirectory="/d1"}'
-    info = 'device="sdb",directory_id="abc",file_system="xfs",logDirectory="/d1",model="ST4000",serial="Z1"'
+    here = '{log_directory="/d1"}'
+    info = 'device="sdb",directory_id="abc",file_system="xfs",log_directory="/d1",model="ST4000",serial="Z1"'
     assert found[f"kjbod_log_directory_info{{{info}}}"] == 1
     assert found[f"kjbod_log_directory_size_bytes{here}"] == 4000
     assert found[f"kjbod_log_directory_available_bytes{here}"] == 1000
@@ -124,10 +124,10 @@ def test_a_disk_has_its_name_its_size_and_counters() -> None:
     assert found[f"kjbod_log_directory_device_written_bytes_total{here}"] == 8
     assert found[f"kjbod_log_directory_device_busy_seconds_total{here}"] == 1.5
     assert f"kjbod_log_directory_device_errors_total{here}" not in found, "its driver does not count them"
-    assert found['kjbod_log_directory_probe_seconds_bucket{le="0.000128",logDirectory="/d1"}'] == 1
-    assert found['kjbod_log_directory_probe_seconds_bucket{le="0.000256",logDirectory="/d1"}'] == 2
-    assert found['kjbod_log_directory_probe_seconds_bucket{le="1.048576",logDirectory="/d1"}'] == 2
-    assert found['kjbod_log_directory_probe_seconds_bucket{le="2.097152",logDirectory="/d1"}'] == 3
+    assert found['kjbod_log_directory_probe_seconds_bucket{le="0.000128",log_directory="/d1"}'] == 1
+    assert found['kjbod_log_directory_probe_seconds_bucket{le="0.000256",log_directory="/d1"}'] == 2
+    assert found['kjbod_log_directory_probe_seconds_bucket{le="1.048576",log_directory="/d1"}'] == 2
+    assert found['kjbod_log_directory_probe_seconds_bucket{le="2.097152",log_directory="/d1"}'] == 3
     assert found[f"kjbod_log_directory_probe_seconds_count{here}"] == 3
     assert found[f"kjbod_log_directory_probe_seconds_sum{here}"] == 2.0003
 

@@ -17,7 +17,7 @@ from kjbod.faults.disks import RealDisk
 from scripts.rig.processes import ManagedProcess, Processes, free_port, kjbod_command, wait_until
 from tests.agent.daemon_cluster import Cluster
 from tests.agent.smart.test_smartctl import DATA
-from tests.metrics.exposition import checked, values
+from tests.metrics.exposition import checked, of_directory, values
 
 PROGRAM = """
 import sys
@@ -100,8 +100,8 @@ def test_what_a_disk_tells_is_in_the_health_report_and_in_the_metrics(
     assert [next(iter(raw.values()))["5"] for raw in with_raw] == [[1, 1, 5, 1999]], "once an hour"
     found = {name: value for name, value in scraped(port).items() if name.startswith("kjbod_disk_smart_")}
     path = cluster.directory(1, 1)
-    assert found[f'kjbod_disk_smart_passed{{logDirectory="{path}"}}'] == 0
-    assert found[f'kjbod_disk_smart_reallocated_sectors{{logDirectory="{path}"}}'] == 1999
+    assert found[f"kjbod_disk_smart_passed{{{of_directory(path)}}}"] == 0
+    assert found[f"kjbod_disk_smart_reallocated_sectors{{{of_directory(path)}}}"] == 1999
     assert agent.stop() == 0
 
 
