@@ -1,121 +1,101 @@
-"""The alert rules for Prometheus: each is quiet while all is well, and fires for what it is for."""
+"""The alert rules for Prometheus, by ``promtool test rules``: each is quiet while all is well, and fires for what it is
+for. The series are those that a guard or an agent serves in a situation."""
 
-import operator
+import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from kjbod.metrics.listener import render
+from kjbod.metrics.listener import complete, render
 from kjbod.security.certificates import Certificate, Certificates
+from kjbod_agent.metrics import AgentCollector
 from kjbod_guard import effects
 from kjbod_guard.metrics import MEANS, metrics_of
 from kjbod_guard.picture import ActionCounters, Picture
 from kjbod_guard.redundancy import Needs
+from kjbod_host.metrics import Disk
 from kjbod_host.smart.readings import Smart
+from scripts.rig import prometheus
+from tests.agent.core.test_metrics import SNAPSHOT
 from tests.guard.test_answers import NOW, ROW, STATUS
 from tests.pages.markdown import ROOT
 from tests.security.ending import Ending
 
-RULES = ROOT / "systemd" / "examples" / "kjbod-guard.rules.yml"
-NOW_S = 2_000_000
-DAY_S = 86_400
+MONITORING = ROOT / "systemd" / "monitoring"
+RULES = MONITORING / "kjbod.rules.yml"
+RUNBOOK = MONITORING / "alerts.md"
+BASE = "file:///opt/kjbod/share/kjbod/systemd/monitoring/alerts.md"
+MINUTES: Final = 20
+"""Of a situation; rules that wait longer have tests of their own."""
+NOW_S: Final = MINUTES * 60
+DAY_S: Final = 86_400
+GUARD, AGENT = {"job": "kjbod-guard", "instance": "h1:9858"}, {"job": "kjbod-agent", "instance": "h2:9404"}
+FIRING = 'group by (alertname) (ALERTS{alertstate="firing"})'
 
-Labels = tuple[tuple[str, str], ...]
-Vector = Mapping[Labels, float]
+OF_ALL: Final = ("KjbodGuardsWaitForEachOther",)
+"""What is counted over all guards has no instance."""
+
+Series = dict[str, str]
+"""Values in promtool's notation, by series."""
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A rule of the file."""
-
-    name: str
-    expression: str
-    severity: str
-    summary: str
-
-
-def rules(path: Path = RULES) -> list[Rule]:
-    """The rules: of YAML, what this file uses of it."""
-    text = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
-    head, *parts = re.split(r"^ {6}- alert: ", text, flags=re.MULTILINE)
-    assert head.split() == ["groups:", "-", "name:", "kjbod-guard", "rules:"]
-    found = []
-    for part in parts:
-        shape = re.fullmatch(
-            r"(?P<name>\w+)\n {8}expr: (?:>-\n)?(?P<expr>.+?)\n(?: {8}for: \d+[sm]\n)?"
-            r" {8}labels:\n {10}severity: (?P<severity>\w+)\n"
-            r" {8}annotations:\n {10}summary: '(?P<summary>[^'\n]+)'\n?",
-            part,
-            re.DOTALL,
-        )
-        assert shape, part
-        found.append(Rule(shape["name"], " ".join(shape["expr"].split()), shape["severity"], shape["summary"]))
+def series(metrics: Iterable[Metric], target: Mapping[str, str], before: Iterable[Metric] = ()) -> Series:
+    """What the rules look at of a target, a sample each minute: ``metrics``; counters as ``before`` until five minutes
+    ago."""
+    until = dict(_samples(before))
+    used = set(re.findall(r"\w+", RULES.read_text()))
+    found = {f"up{_labels(target)}": f"1+0x{MINUTES}"}
+    for (name, labels), value in _samples(metrics):
+        earlier = until.get((name, labels), value) if name.endswith("_total") else value
+        if name in used:
+            found[name + _labels({**dict(labels), **target})] = f"{earlier}+0x{MINUTES - 5} {value}+0x4"
     return found
 
 
-class Scrapes:
-    """Two scrapes of a guard, None where it does not answer, and of PromQL what the rules use of it."""
+def _samples(metrics: Iterable[Metric]) -> Iterable[tuple[tuple[str, tuple[tuple[str, str], ...]], float]]:
+    for family in text_string_to_metric_families(render(complete(metrics, None)).decode() if metrics else ""):
+        for sample in family.samples:
+            yield (sample.name, tuple(sorted(sample.labels.items()))), sample.value
 
-    def __init__(self, before: Picture | None, now: Picture | None) -> None:
-        self._scrapes = [self._read(picture) for picture in (before, now)]
 
-    @staticmethod
-    def _read(picture: Picture | None) -> dict[str, dict[Labels, float]]:
-        found: dict[str, dict[Labels, float]] = {"up": {(("job", "kjbod-guard"),): 0 if picture is None else 1}}
-        if picture is None:
-            return found
-        for family in text_string_to_metric_families(render(metrics_of(picture)).decode()):
-            for sample in family.samples:
-                found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-        return found
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
 
-    def evaluate(self, expression: str) -> Vector:
-        """The series for which an expression holds."""
-        joined = re.fullmatch(r"(.+) and on \(([\w, ]+)\) (.+)", expression)
-        if joined is None:
-            return self._compare(expression)
-        left, right, names = self.evaluate(joined[1]), self._compare(joined[3]), joined[2].split(", ")
-        there = {self._only(labels, names) for labels in right}
-        return {labels: value for labels, value in left.items() if self._only(labels, names) in there}
 
-    @staticmethod
-    def _only(labels: Labels, names: list[str]) -> Labels:
-        return tuple(pair for pair in labels if pair[0] in names)
+def of_guard(now: Picture, instance: str = GUARD["instance"]) -> Series:
+    """A guard; its counters were as when all was well, until lately."""
+    before = replace(now, counters=None if now.counters is None else WELL.counters)
+    return series(metrics_of(now), {**GUARD, "instance": instance}, metrics_of(before))
 
-    def _compare(self, expression: str) -> Vector:
-        shape = re.fullmatch(r"(.+?) (==|>|<) (\d+)", expression)
-        assert shape, expression
-        holds: Callable[[float, float], bool] = {"==": operator.eq, ">": operator.gt, "<": operator.lt}[shape[2]]
-        return {labels: value for labels, value in self._values(shape[1]).items() if holds(value, float(shape[3]))}
 
-    def _values(self, term: str) -> Vector:
-        if increase := re.fullmatch(r"increase\((.+)\[10m\]\)", term):
-            before, now = (self._select(increase[1], scrape) for scrape in self._scrapes)
-            return {labels: value - before[labels] for labels, value in now.items() if labels in before}
-        if counted := re.fullmatch(r"count\((.+)\)", term):  # of nothing it is nothing, and not 0
-            return {(): len(each)} if (each := self.evaluate(counted[1])) else {}
-        if most := re.fullmatch(r"max by \((\w+)\) \((.+)\)", term):
-            found: dict[Labels, float] = {}
-            for labels, value in self._values(most[2]).items():
-                kept = self._only(labels, [most[1]])
-                found[kept] = max(value, found.get(kept, value))
-            return found
-        if until := re.fullmatch(r"(\w+) - time\(\)", term):
-            return {labels: value - NOW_S for labels, value in self._select(until[1], self._scrapes[1]).items()}
-        return self._select(term, self._scrapes[1])
+def firing(names: Iterable[str], minutes: int = MINUTES) -> dict[str, Any]:
+    expected = [{"labels": _labels({"alertname": name}), "value": 1} for name in sorted(names)]
+    return {"promql_expr_test": [{"expr": FIRING, "eval_time": f"{minutes}m", "exp_samples": expected}]}
 
-    @staticmethod
-    def _select(selector: str, scrape: dict[str, dict[Labels, float]]) -> Vector:
-        shape = re.fullmatch(r'(\w+)(?:\{((?:\w+="[^"]*",?)+)\})?', selector)
-        assert shape, selector
-        wanted = set(re.findall(r'(\w+)="([^"]*)"', shape[2] or ""))
-        return {labels: value for labels, value in scrape.get(shape[1], {}).items() if wanted <= set(labels)}
+
+def case(name: str, found: Series, checks: Mapping[str, Any], interval: str = "1m") -> dict[str, Any]:
+    input_series = [{"series": one, "values": values} for one, values in found.items()]
+    return {"name": name, "interval": interval, "input_series": input_series, **checks}
+
+
+@pytest.fixture
+def rules_hold(world: None, machine_can: Callable[[Callable[[], None]], None], tmp_path: Path) -> Callable[..., None]:
+    """Runs tests of the rules by promtool."""
+    machine_can(prometheus.require)
+
+    def run(*cases: dict[str, Any], interval: str = "1m") -> None:
+        file = tmp_path / "tests.yml"  # JSON is YAML
+        file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": cases}))
+        code, said = prometheus.promtool("test", "rules", file)
+        assert code == 0, said
+
+    return run
 
 
 WELL_ROW = ROW | {"verdict": "online", "would": "nothing", "step": "well", "step_reason": None}
@@ -148,7 +128,7 @@ def telling(smart: Smart) -> Picture:
     return replace(WELL, disks={WELL_ROW["path"]: replace(STATUS, path=WELL_ROW["path"], smart=smart)})
 
 
-SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
+SITUATIONS: dict[str, tuple[Picture, set[str]]] = {
     "all is well": (WELL, set()),
     "the guard observes": (replace(WELL, mode="observe", broker_state=None, counters=None), set()),
     "a disk has failed unseen": (first(verdict="failed", would="cut"), {"KjbodDiskFailedUnnoticed"}),
@@ -179,6 +159,10 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
         {"KjbodDiskFailedUnnoticed", "KjbodGuardWaits"},
     ),
     "somebody wants it left alone": (first(kafka="offline", step="left", step_reason="released"), {"KjbodDiskOffline"}),
+    "a disk is slow": (first(verdict="slow"), {"KjbodDiskSlow"}),
+    "a disk is frozen": (first(verdict="held"), {"KjbodDiskHeld"}),
+    "a disk is full": (first(verdict="full"), {"KjbodDiskFull"}),
+    "a disk is being checked": (first(verdict="suspect"), set()),
     "a disk says that it is failing": (telling(Smart(passed=False)), {"KjbodDiskFailing"}),
     "a disk says that it is well, and another one nothing": (telling(Smart(passed=True)), set()),
     "the helper refuses": (
@@ -238,7 +222,6 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
     ),
     "its certificate ends in six days": (replace(WELL, certificates=ending(6)), {"KjbodCertificateEnds"}),
     "its certificate ends in eight days": (replace(WELL, certificates=ending(8)), set()),
-    "the guard is down": (None, {"KjbodGuardGone"}),
     "Kafka is newer": (replace(WELL, metadata_version=34), {"KjbodGuardKafkaNewer"}),
     "Kafka is newer, and has records that concern no partition": (
         replace(WELL, metadata_version=34, unknown_records=2),
@@ -252,21 +235,132 @@ SITUATIONS: dict[str, tuple[Picture | None, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
-def test_each_alert_fires_for_what_it_is_for_and_for_nothing_else(situation: str) -> None:
-    now, expected = SITUATIONS[situation]
-    before = None if now is None else replace(now, counters=None if now.counters is None else WELL.counters)
-    scrapes = Scrapes(before, now)
-    assert {rule.name for rule in rules() if scrapes.evaluate(rule.expression)} == expected
+def test_each_alert_fires_for_what_it_is_for_and_for_nothing_else(rules_hold: Callable[..., None]) -> None:
+    """All situations are hosts of one fleet, so that no host's series keep a rule from another one's."""
+    fleet: Series = {}
+    expected: list[dict[str, str]] = []
+    for host, (now, names) in SITUATIONS.items():
+        fleet |= of_guard(now, host)
+        expected += [{"alertname": name, **({} if name in OF_ALL else {"instance": host})} for name in sorted(names)]
+    samples = [{"labels": _labels(labels), "value": 1} for labels in expected]
+    found = {"expr": FIRING.replace("alertname", "alertname, instance"), "eval_time": f"{MINUTES}m"}
+    rules_hold(case("a fleet", fleet, {"promql_expr_test": [{**found, "exp_samples": samples}]}))
 
 
-def test_every_alert_is_tried_and_says_where() -> None:
-    found = rules()
-    assert {rule.name for rule in found} == set().union(*(names for _, names in SITUATIONS.values()))
-    for rule in found:
-        assert rule.severity in ("critical", "warning")
+def test_rules_are_tried_by_a_tool_that_notices_when_one_does_not_fire(rules_hold: Callable[..., None]) -> None:
+    with pytest.raises(AssertionError, match="KjbodDiskOffline"):
+        rules_hold(case("all is well", of_guard(WELL), firing({"KjbodDiskOffline"})))
+
+
+def test_a_guard_that_is_down_and_guards_that_nobody_scrapes(rules_hold: Callable[..., None]) -> None:
+    down = {f"up{_labels(GUARD)}": f"0+0x{MINUTES}"}
+    rules_hold(
+        case("the guard is down", down, firing({"KjbodGuardGone"})),
+        case("no job", {}, firing({"KjbodGuardsAbsent"})),
+        case(
+            "an agent alone",
+            series(AgentCollector(lambda: AGENTS).collect(), AGENT),
+            firing({"KjbodGuardsAbsent", "KjbodDiskOffline"}),
+        ),
+    )
+
+
+def test_a_directory_that_fills_up_is_known_a_day_before(rules_hold: Callable[..., None]) -> None:
+    def filling(size: int, free: int, per_hour: int) -> Series:
+        labels, hours = _labels({**GUARD, "log_directory": "/mnt/d1"}), 9
+        return {
+            f"up{_labels(GUARD)}": f"1+0x{hours * 12}",
+            f"kjbod_log_directory_info{labels}": f"1+0x{hours * 12}",
+            f"kjbod_log_directory_size_bytes{labels}": f"{size}+0x{hours * 12}",
+            f"kjbod_log_directory_available_bytes{labels}": f"{free}{-per_hour / 12:+}x{hours * 12}",
+        }
+
+    def holds(name: str, found: Series, expected: set[str]) -> dict[str, Any]:
+        return case(name, found, firing(expected, minutes=8 * 60), interval="5m")
+
+    rules_hold(
+        holds("4 % an hour, 8 % left", filling(12_000, 4_800, 480), {"KjbodDiskFillsUp"}),
+        holds("the same rate, and half of it free", filling(12_000, 9_840, 480), set()),
+        holds("a tenth free, as ever", filling(12_000, 1_200, 0), set()),
+        holds("a tenth free, and a week left", filling(12_000, 1_200, 6), set()),
+        holds("it empties", filling(12_000, 600, -60), set()),
+        interval="5m",
+    )
+
+
+def test_two_versions_are_told_after_a_day(rules_hold: Callable[..., None]) -> None:
+    def host(number: int, version: str | None) -> Series:
+        target = {"job": "kjbod-guard", "instance": f"h{number}"}
+        named = {**target, "version": version, "python_version": f"3.{number}"} if version else None
+        return {
+            f"up{_labels(target)}": "1+0x40",
+            f"kjbod_guard_acting{_labels(target)}": "1+0x40",
+            **({f"kjbod_build_info{_labels(named)}": "1+0x40"} if named else {}),
+        }
+
+    def holds(name: str, versions: list[str | None], expected: set[str], hours: int = 30) -> dict[str, Any]:
+        found = {key: value for number, one in enumerate(versions) for key, value in host(number, one).items()}
+        return case(name, found, firing(expected, minutes=hours * 60), interval="1h")
+
+    rules_hold(
+        holds("one version", ["0.2.0"] * 3, set()),
+        holds("two", ["0.2.0", "0.2.0", "0.3.0"], {"KjbodTwoVersions"}),
+        holds("an upgrade of half a day", ["0.2.0", "0.3.0"], set(), hours=12),
+        holds("one from before there was kjbod_build_info", ["0.2.0", None], {"KjbodTwoVersions"}),
+        holds("only such", [None, None], set()),
+        interval="1h",
+    )
+
+
+@pytest.mark.parametrize("serial", ["ZL2F0K7N", ""])
+def test_an_alert_of_a_directory_has_the_serial_number_and_a_runbook(
+    rules_hold: Callable[..., None], serial: str
+) -> None:
+    found = of_guard(first(verdict="failed", kafka="offline"))
+    info = next(one for one in found if one.startswith("kjbod_log_directory_info") and WELL_ROW["path"] in one)
+    del found[info]
+    labels = {**GUARD, "log_directory": WELL_ROW["path"], "device": "sdb", "model": "disk", "serial": serial}
+    found[f"kjbod_log_directory_info{_labels(labels)}"] = f"1+0x{MINUTES}"
+    told = {key: value for key, value in labels.items() if value}
+    expected = {
+        "exp_labels": {**told, "logDirectory": WELL_ROW["path"], "severity": "warning", "view": "offline"},
+        "exp_annotations": {
+            "summary": f"{WELL_ROW['path']} of h1:9858 (serial {serial or 'unknown'}) is offline for Kafka",
+            "runbook_url": f"{BASE}#kjboddiskoffline",
+        },
+    }
+    tried = {"alertname": "KjbodDiskOffline", "eval_time": f"{MINUTES}m", "exp_alerts": [expected]}
+    rules_hold(case("a disk that Kafka has offline", found, {"alert_rule_test": [tried]}))
+
+
+AGENTS = replace(SNAPSHOT, disks={path: Disk() for path in SNAPSHOT.health})
+"""An agent with a disk that has failed."""
+ELSEWHERE = {"KjbodGuardGone", "KjbodGuardsAbsent", "KjbodDiskFillsUp", "KjbodTwoVersions"}
+
+
+def test_every_alert_is_tried_and_says_where_and_what_to_do() -> None:
+    text = RULES.read_text()
+    found = dict(re.findall(r"- alert: (\w+)\n(.*?)(?=\n      [-#]|\Z)", text, re.DOTALL))
+    assert set(found) == set().union(*(names for _, names in SITUATIONS.values())) | ELSEWHERE
+    for name, block in found.items():
+        assert re.search(r"^ +severity: (critical|warning)$", block, re.MULTILINE), name
+        summary = re.search(r"^ +summary: '(.+)'$", block, re.MULTILINE)
+        assert summary is not None, name
         # What is counted over all guards has no instance.
-        assert ("$value" if rule.expression.startswith("count(") else "$labels.instance") in rule.summary, rule.name
+        everywhere = re.search(r"expr: (count|absent)\(", block)
+        assert everywhere or "$labels.instance" in summary[1], name
+        assert ("$labels.log_directory" in summary[1]) == ("kjbod_log_directory_info{" in block), name
+        assert f"runbook_url: '{BASE}#{name.lower()}'" in block, name
+
+
+PARTS = ("Meaning", "Impact", "Steps", "Escalate")
+
+
+def test_every_alert_has_a_section_with_meaning_impact_steps_and_when_to_escalate() -> None:
+    sections = dict(re.findall(r"^## (Kjbod\w+)\n(.*?)(?=^## |\Z)", RUNBOOK.read_text(), re.MULTILINE | re.DOTALL))
+    assert list(sections) == re.findall(r"- alert: (\w+)", RULES.read_text()), "the order of the rules"
+    for name, section in sections.items():
+        assert tuple(re.findall(r"^\*\*(\w+)\.\*\*", section, re.MULTILINE)) == PARTS, name
 
 
 def test_every_effect_of_a_guard_has_its_series_from_the_start() -> None:

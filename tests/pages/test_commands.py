@@ -13,7 +13,7 @@ from tests.pages.commands import RefusedError, assignments, bare, check_mentione
 from tests.pages.markdown import ROOT, Command, Page, pages
 
 PAGES = pages()
-LANGUAGES = {"sh", "console", "ini", ""}
+LANGUAGES = {"sh", "console", "ini", "yaml", ""}
 SHELL = re.compile(r"^\s*(\$ |sudo |kjbod |\./scripts/)", re.MULTILINE)
 
 FIRST_LOOK = "tests/pages/test_first_look.py::"
