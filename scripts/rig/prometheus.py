@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -98,11 +99,14 @@ class Prometheus:
         """``data`` of an answer of the HTTP API, as ``/api/v1/query``.
 
         Raises:
-            urllib.error.HTTPError: the query is refused.
+            RigError: Prometheus refuses it.
         """
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return json.load(answer)["data"]
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise RigError(f"Prometheus refuses {parameters}: {error.read().decode()}") from None
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The series that an expression gives now: ``metric`` and ``value`` of each."""
