@@ -42,6 +42,7 @@ from kjbod.metadata.image import (
 )
 from kjbod.metadata.records import NO_LEADER
 from kjbod.metadata.versions import CORDONED_LOG_DIRS, DIRECTORY_ASSIGNMENT
+from kjbod.metrics.vitals import Vitals
 from kjbod.runtime import systemd
 from kjbod.security.certificates import NO_CERTIFICATES, Certificates
 from kjbod.wire.client import Connection, Disconnected
@@ -58,7 +59,7 @@ from kjbod_agent.assignments import TIMEOUT_MS as ASSIGNMENT_TIMEOUT_MS
 from kjbod_agent.assignments import Assignments, Outcome
 from kjbod_agent.broker_features import registered_features
 from kjbod_agent.companion import ALONE, Companion
-from kjbod_agent.condition import Contact, DirectoryStates, Unfollowed, condition, contact
+from kjbod_agent.condition import Contact, DirectoryStates, Unfollowed, condition, contact, unready
 from kjbod_agent.cordoning import Cordoning
 from kjbod_agent.cordons import why_cordoned
 from kjbod_agent.directories.additions import Added
@@ -683,6 +684,11 @@ class Broker:
         if self.life.active and silent_ms > 2 * self.life.timing.heartbeat_interval_ms + STANDSTILL_MS:
             return f"no request to the controller has ended, well or not, for {silent_ms} ms"
         return None if self.monitor is None else self.monitor.standing_still(now_ms)
+
+    def vitals(self) -> Vitals:
+        """Whether the watchdog is fed, and whether the controllers have the broker unfenced."""
+        stuck = self._standing_still(self._clock.monotonic_ms()) if self._pulse.still_logged else None
+        return Vitals(stuck, unready(self.life, self.contact) if self._halt is None else self._halt.reason)
 
     def _notice_pause(self, now_ms: int) -> None:
         """Note a pause, for whoever comes first after it; the timers of the event loop go before what lies in the

@@ -117,6 +117,16 @@ def fenced(life: Lifecycle, silent_ms: int) -> bool | None:
     return life.fenced
 
 
+def unready(life: Lifecycle, heard: Contact) -> str | None:
+    """Return the reason why this broker may be fenced, or is not registered; None: the controllers have it unfenced."""
+    if life.state in _STOPPING:
+        return "it stops"
+    if life.state in _STARTING:
+        return "it starts, and is not registered and unfenced yet"
+    found = fenced(life, heard.silent_ms)
+    return heard.reason(ago=True) if found is None else "the controller has fenced it" if found else None
+
+
 def condition(
     life: Lifecycle,
     heard: Contact,

@@ -468,7 +468,10 @@ class Agent:
         await self._open_control(broker, monitor, opened)
         beside = self._companion.pictures()
         await self._daemon.open_metrics(
-            self._config, lambda: (_reading(broker, monitor, opened, self._keeping), beside()), _load_metrics
+            self._config,
+            lambda: (_reading(broker, monitor, opened, self._keeping), beside()),
+            _load_metrics,
+            broker.vitals,
         )
 
     async def _listen(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:

@@ -24,6 +24,7 @@ from kjbod.config.needs import DECISIVE
 from kjbod.ids import Uuid, random_agent_incarnation
 from kjbod.meta_properties import format_command
 from kjbod.metadata.fetching import Leader
+from kjbod.metrics.vitals import Vitals
 from kjbod.runtime import systemd
 from kjbod.runtime.logging import get_logger
 from kjbod.security.certificates import Certificates
@@ -338,7 +339,12 @@ class Guard:
         usage = self._daemon.usage.read
         answers = Answers(self.picture, usage, self._replicas, self._acting, self._let_go, listing.list_all)
         await self._daemon.open_control(self._config, answers.handlers(), self._remembering.files)
-        await self._daemon.open_metrics(self._config, self.picture, _load_metrics)
+        await self._daemon.open_metrics(self._config, self.picture, _load_metrics, self._vitals)
+
+    def _vitals(self) -> Vitals:
+        """A guard is there for a broker, and needs the metadata to know what Kafka has noticed."""
+        now = self.picture()
+        return Vitals(self._monitor.standing_still(self._clock.monotonic_ms()), now.unbound or now.blind)
 
     def _read_status(self) -> list[DirectoryStatus]:
         """Knowledge of the monitor about the directories that were read."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from kjbod.metrics.listener import MetricsListener
+    from kjbod.metrics.vitals import Vitals
     from kjbod.runtime.usage_meter import UsageMeter
 
 T = TypeVar("T")
@@ -243,7 +244,11 @@ class Daemon:
                 said = str(error)
 
     async def open_metrics(
-        self, config: Config, take: Callable[[], T], load: "Callable[[], Callable[[T], Iterable[Metric]]]"
+        self,
+        config: Config,
+        take: Callable[[], T],
+        load: "Callable[[], Callable[[T], Iterable[Metric]]]",
+        vitals: "Callable[[], Vitals]",
     ) -> None:
         """Open the metrics listener, where one is wanted; :meth:`meter` was called before.
 
@@ -251,6 +256,7 @@ class Daemon:
             config: where to listen.
             take: a picture of this moment, on the event loop.
             load: imports the function that makes metrics of a picture, in a thread.
+            vitals: whether the daemon works, on the event loop.
 
         Raises:
             MetricsListenerError: it cannot listen there.
@@ -261,5 +267,5 @@ class Daemon:
         # Imported here: some MiB, which a daemon without the listener does without.
         from kjbod.metrics.listener import MetricsListener
 
-        self._metrics = MetricsListener(take, load(), self.usage.read)
+        self._metrics = MetricsListener(take, load(), self.usage.read, vitals)
         await self._metrics.open(where.host, where.port)

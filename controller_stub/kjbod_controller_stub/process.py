@@ -18,6 +18,7 @@ from kjbod.config.needs import CONTROLLER_NEEDS
 from kjbod.config.unused import name_keys_without_effect
 from kjbod.error_lines import say
 from kjbod.errors import EXIT_FAILURE
+from kjbod.metrics.vitals import ENDING, Vitals
 from kjbod.runtime import memory
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.loop import run_daemon
@@ -108,6 +109,11 @@ def pictures(server: ControllerServer) -> "Callable[[], Snapshot]":
     return take
 
 
+def vitals_of(server: ControllerServer) -> Vitals:
+    """A controller serves from its start to its end: a log that fails ends it."""
+    return Vitals() if server.serves else ENDING
+
+
 async def give_back(server: ControllerServer) -> None:
     """Give memory back to the system when many connections have gone: what they had lies between what stays, and the C
     library gives back by itself only what lies at the end."""
@@ -172,7 +178,7 @@ class Controller:
     async def _open_metrics(self, server: ControllerServer, workers: Callable[[], Iterable[int]]) -> None:
         if self._config.kjbod_metrics_listener is not None:
             self._daemon.meter(workers)
-            await self._daemon.open_metrics(self._config, pictures(server), _load_metrics)
+            await self._daemon.open_metrics(self._config, pictures(server), _load_metrics, lambda: vitals_of(server))
 
     async def leave(self, ended: Ended) -> Ended:
         """Say why it failed, end connections, write what was handed to the log, release the directory."""

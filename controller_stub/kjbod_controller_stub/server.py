@@ -473,6 +473,11 @@ class ControllerServer:
             async with asyncio.timeout(max(1, ms) / 1000):
                 await self._ended.wait()
 
+    @property
+    def serves(self) -> bool:
+        """Whether requests are answered: from the first epoch to a failure or :meth:`stop`."""
+        return self._ready.is_set() and not self._ended.is_set()
+
     def stop(self) -> None:
         """Ask :meth:`run` to return."""
         self._ended.set()

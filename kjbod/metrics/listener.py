@@ -1,4 +1,4 @@
-"""The metrics listener (``kjbod.metrics.listener``): answers ``GET /metrics``.
+"""The metrics listener (``kjbod.metrics.listener``): answers ``GET`` of ``/metrics``, ``/healthz`` and ``/readyz``.
 
 A scrape takes a picture of the process on the event loop, which has to be quick and without I/O on a watched disk; the
 text is made of it in a thread, since that takes some ms where there are many brokers.
@@ -19,6 +19,7 @@ from kjbod import __version__
 from kjbod.errors import StorageError
 from kjbod.metrics.old_names import NEW_NAMES, with_old_names
 from kjbod.metrics.process_series import families
+from kjbod.metrics.vitals import ENDING, Vitals, answer
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.names import UnresolvedError, listening_addresses
 from kjbod.usage import Usage
@@ -27,6 +28,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BYTES_MAX: Final = 8192
 REQUEST_TIMEOUT_S: Final = 5.0
 CONNECTIONS_MAX: Final = 16
+METRICS: Final = b"/metrics"
+PATHS: Final = (METRICS, b"/healthz", b"/readyz")
 
 _log = get_logger()
 T = TypeVar("T")
@@ -69,12 +72,13 @@ def complete(metrics: Iterable[Metric], usage: Usage | None, *, old_names: bool 
 
 
 class MetricsListener(Generic[T]):
-    """Serves ``GET /metrics``.
+    """Serves metrics, and whether the daemon works.
 
     Args:
         take: the picture of a scrape; on the event loop.
         metrics: what is made of it; in a thread.
         usage: reads what the processes use, for :mod:`kjbod.metrics.process_series`; None: they are not told.
+        vitals: of this moment; on the event loop.
     """
 
     def __init__(
@@ -82,8 +86,10 @@ class MetricsListener(Generic[T]):
         take: Callable[[], T],
         metrics: Callable[[T], Iterable[Metric]],
         usage: Callable[[], Awaitable[Usage | None]] | None = None,
+        vitals: Callable[[], Vitals] = Vitals,
     ) -> None:
         self._take = take
+        self._vitals = vitals
         self._usage = usage
         self._metrics = metrics
         self._connections = 0
@@ -142,11 +148,12 @@ class MetricsListener(Generic[T]):
         path, _, query = rest.partition(b" ")[0].partition(b"?")
         if method != b"GET":
             return _response("405 Method Not Allowed", b"")
-        if path != b"/metrics":
+        if path not in PATHS:
             return _response("404 Not Found", b"")
-        if self._closed:
-            return _response("503 Service Unavailable", b"")
         try:
+            if self._closed or path != METRICS:
+                status, line = answer(path, ENDING if self._closed else self._vitals())
+                return _response(status, line.encode())
             usage = None if self._usage is None else await self._usage()
             picture = self._take()
             text = await asyncio.get_running_loop().run_in_executor(

@@ -75,6 +75,7 @@ async def test_the_controller_serves_its_metrics_under_kafka_s_names(site: Site,
     found = values(text)
     families = checked(text)
     assert not_on_the_page(text) == []
+    assert [await asyncio.to_thread(scrape, port, path) for path in ("/healthz", "/readyz")] == ["ok\n", "ok\n"]
     assert {name: found[f"{CONTROLLER}_{name}"] for name in ("activebrokercount", "fencedbrokercount")} == {
         "activebrokercount": 2,
         "fencedbrokercount": 0,

@@ -1,6 +1,8 @@
 """A guard beside a real broker with a dead disk, scraped by a real Prometheus with the rules that are shipped."""
 
 import contextlib
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -26,6 +28,16 @@ def filled_in(expr: str) -> str:
     return expr
 
 
+def asked(target: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{target}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
 def test_each_panel_is_answered_and_an_alert_is_raised_beside_a_dead_disk(
     one_broker: Callable[..., OneBroker],
     stub: Cluster,
@@ -47,10 +59,13 @@ def test_each_panel_is_answered_and_an_alert_is_raised_beside_a_dead_disk(
     agents = stub.configure_broker(2, [tmp_path / "of-agent"], own)
     stub.format_broker(agents)
     agent = stub.start_agent(agents, kjbod=command(f"cat {DATA}/ata-hdd-failing.json"))
-    broker.launch()
-    stub.create_topic("events", partitions=6, replication_factor=1)
     watch = beside(broker.config, guard_mode="act", metrics_listener=where["kjbod-guard"])
     guard = watch.start()
+    wait_until(lambda: asked(where["kjbod-guard"], "/healthz") == (200, "ok\n"), ANSWER_S, "a guard that works")
+    no_broker = (503, "no broker runs: nobody holds .lock in its log directories\n")
+    wait_until(lambda: asked(where["kjbod-guard"], "/readyz") == no_broker, ANSWER_S, "a guard that sees no broker")
+    broker.launch()
+    stub.create_topic("events", partitions=6, replication_factor=1)
     jobs = {name: {"static_configs": [{"targets": [target]}]} for name, target in where.items()}
     server = Prometheus(processes, tmp_path / "prometheus", jobs, [RULES])
     guard.wait_for_event("guard.metadata.followed")
@@ -71,5 +86,7 @@ def test_each_panel_is_answered_and_an_alert_is_raised_beside_a_dead_disk(
     dead = f'ALERTS{{alertname="KjbodDiskFailedUnnoticed", log_directory="{broker.paths[0]}"}}'
     (alert,) = wait_until(lambda: server.query(dead), ANSWER_S, "an alert on the dead disk")
     assert alert["metric"]["device"].startswith("loop") and alert["metric"]["severity"] == "critical"
+    for target in where.values():  # a dead disk is no reason: both do what they are for
+        assert [asked(target, path) for path in ("/healthz", "/readyz")] == [(200, "ok\n")] * 2
     health = [rule["health"] for group in server.get("rules")["groups"] for rule in group["rules"]]
     assert set(health) == {"ok"}
