@@ -12,12 +12,13 @@ events are gone.
 
 import datetime
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812  the name that every Spark user knows
 
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.claim import claimed
@@ -26,7 +27,7 @@ from kjbod.fleet.lake.state import ALL_DATES, LostPiecesError, Piece, State
 from kjbod.fleet.rollup import agents, days, drives, hours, incidents
 from kjbod.fleet.rollup.day_rows import day_rows
 from kjbod.fleet.rollup.drive_past import PastNote, merged_past, past_of_days, past_until
-from kjbod.fleet.rollup.pieces import write
+from kjbod.fleet.rollup.pieces import At, counted, files_of, write, write_each
 from kjbod.fleet.session import COMPILED, LARGE_ROWS, PLAIN, tuned
 from kjbod.fleet.silver import is_repeated, once, without_repetitions
 from kjbod.fleet.tables import (
@@ -244,7 +245,7 @@ class _Step:
             progress(f"{len(batch)} hours from {batch[0]}")
             self._make_batch(batch, sum(_rows(self._seen, batch).values()))
         for table, pieces in replaced.items():  # compacted: what they say of other hours stays, by the hour again
-            self._at_once(*self._carriers(table, pieces))
+            self._carry(table, pieces)
 
     def _make_batch(self, batch: list[str], size: int) -> None:
         spark = self._lake.spark
@@ -254,9 +255,13 @@ class _Step:
             events = looked.result()
         with tuned(spark, _of_directories(summed.count())):
             rows = self._persisted(hours.dir_hour(summed, maps, events))
-            sizes = {(row["date"], row["hour"]): row["count"] for row in rows.groupBy("date", "hour").count().collect()}
-            self._at_once(*(self._hour_writer(rows, *at, n) for at, n in sorted(sizes.items())))
-        for kept in (rows, summed, maps):
+            counts = counted(rows, DIR_HOUR.full_name)
+            racks = self._persisted(hours.rack_model_hour(rows))
+            self._at_once(
+                lambda: self._write_each(DIR_HOUR, rows, counts, counts),
+                lambda: self._write_each(RACK_MODEL_HOUR, racks, dict.fromkeys(counts, 0)),
+            )
+        for kept in (racks, rows, summed, maps):
             kept.unpersist()
 
     def _summed(self, batch: list[str]) -> tuple["DataFrame", "DataFrame"]:
@@ -286,20 +291,13 @@ class _Step:
             size += count
         return batches
 
-    def _hour_writer(self, rows: "DataFrame", date: str, hour: str, size: int) -> Callable[[], None]:
-        def write_both() -> None:
-            of_hour = rows.where((rows["date"] == date) & (rows["hour"] == hour))
-            self._write(DIR_HOUR, of_hour, date, hour, size)
-            self._write(RACK_MODEL_HOUR, hours.rack_model_hour(of_hour), date, hour, 0)
-
-        return write_both
-
-    def _carriers(self, table: str, pieces: Sequence[Piece]) -> Iterator[Callable[[], None]]:
+    def _carry(self, table: str, pieces: Sequence[Piece]) -> None:
         known = DIR_HOUR if table == DIR_HOUR.full_name else RACK_MODEL_HOUR
-        other = {(p.date, hour) for p in pieces for hour in p.hours if f"{p.date}T{hour}" not in self.hours}
-        for date, hour in sorted(other):
-            rows = self._lake.read_pieces(table, [p for p in pieces if p.date == date], [f"{date}T{hour}"])
-            yield functools.partial(self._write, known, rows, date, hour, rows.count())
+        other = {f"{piece.date}T{hour}" for piece in pieces for hour in piece.hours} - set(self.hours)
+        if other:
+            rows = self._lake.read_pieces(table, pieces, other)
+            counts = counted(rows, table)
+            self._write_each(known, rows, counts, counts)
 
     # --- days
 
@@ -419,12 +417,28 @@ class _Step:
     def _by_date(self, table: Table, rows: "DataFrame", dates: Sequence[str]) -> None:
         """Write a table's rows of some dates, in the place of those that count."""
         self._replaces(table, dates=dates)
-        if len(dates) == 1:
-            self._write(table, rows, dates[0], None, self._directories(dates[0]))
-            return
         kept = self._persisted(rows) if len(dates) > 1 else rows
-        for date in dates:
-            self._write(table, kept.where(kept["date"] == date), date, None, self._directories(date))
+        self._write_each(table, kept, {(date, None): self._directories(date) for date in dates})
+
+    def _write_each(
+        self, table: Table, rows: "DataFrame", directories: Mapping[At, int], counts: Mapping[At, int] | None = None
+    ) -> None:
+        """Write rows of some dates or hours, in one job those that have one file each.
+
+        Args:
+            directories: of each date or hour, about.
+            counts: rows of each; counted where not given.
+        """
+        together = [at for at, count in directories.items() if files_of(count) == 1]
+        together = together if len(together) > 1 else []
+        if together:
+            known = counted(rows, table.full_name) if counts is None else counts
+            pieces = write_each(self._lake, table.full_name, rows, {at: known.get(at, 0) for at in together})
+            self.added.setdefault(table.full_name, []).extend(pieces)
+        for date, hour in sorted(directories.keys() - set(together)):
+            of_date = rows.where(F.col("date") == date)
+            of_hour = of_date if hour is None else of_date.where(F.col("hour") == hour)
+            self._write(table, of_hour, date, hour, directories[date, hour])
 
     def _replaces(self, table: Table, **which: Sequence[str]) -> None:
         """Pieces of these dates or hours count no more after the commit."""

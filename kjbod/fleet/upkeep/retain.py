@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from kjbod.fleet.fleet_error import FleetError
 from kjbod.fleet.lake.files import Files, uuid_text
 from kjbod.fleet.lake.lake import Lake
-from kjbod.fleet.lake.state import ALL_DATES, STAGED, Piece, State
+from kjbod.fleet.lake.state import ALL_DATES, Piece, State
 from kjbod.fleet.tables import AUDIT, AUDIT_FILES, GOLD, SILVER, TABLES
 from kjbod.fleet.upkeep.account import is_verified, silver_from, with_gone, with_silver_from, without_silver
 
@@ -39,7 +39,7 @@ Progress = Callable[[str], None]
 
 _SILVER = tuple(name for name, table in TABLES.items() if table.layer == SILVER)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_PART = re.compile(r"((date|on|day)=(\d{4}-\d\d-\d\d|all)|imports|hour=\d\d|run=[0-9A-Za-z-]+|batch=\d+)")
+_PART = re.compile(r"((date|on|day)=(\d{4}-\d\d-\d\d|all)|imports|(hour|at)=\d\d|run=[0-9A-Za-z-]+|batch=\d+)")
 _UNIQUE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}(-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?")
 _BATCH = re.compile(r"batch=\d+")
 _DATA = re.compile(r"(\.?_SUCCESS(\.crc)?|\.?part-[0-9A-Za-z._-]+|_temporary|\d+|_?task_\w+|_?attempt_\w+)")
@@ -276,8 +276,9 @@ def _litter_below(lake: Lake, path: str, known: set[str], now_ms: int) -> Iterat
         below = f"{path}/{entry.name}"
         if not entry.is_directory or below in known or lake.files.is_link(below):
             continue
-        # Lines of a batch that are no rows, below the same unique name as its rows (kjbod.fleet.ingest.staging).
-        is_staged = entry.name == STAGED and _UNIQUE.fullmatch(path.rpartition("/")[2])
+        # Lines of a batch that are no rows, or rows that are none of silver, below the same unique name as those that
+        # are (kjbod.fleet.ingest.staging).
+        is_staged = _PART.fullmatch(entry.name) and _UNIQUE.fullmatch(path.rpartition("/")[2])
         is_whole = _UNIQUE.fullmatch(entry.name) or _BATCH.fullmatch(entry.name) or is_staged
         if is_whole and not any(one.startswith(f"{below}/") for one in known):
             newest = _newest_ms(lake.files, below, entry.modified_ms)

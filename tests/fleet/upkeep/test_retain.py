@@ -225,6 +225,8 @@ def test_litter_goes_by_its_place_its_name_and_its_age_and_nothing_else_does(
         make("gold/drive_life/date=all/0123abcd-4567/_temporary/0"),
         make("silver/events/run=r1/batch=7/date=2026-11-01/hour=03"),
         make(f"{batch}/date=all/hour=00"),  # lines that ingest staged, beside rows that count
+        make(f"{batch}/date=2026-11-07/hour=00"),  # rows that ingest staged, of files that are not kept
+        make("gold/dir_hour/89ab0123-4567/on=2026-11-05/at=03"),
     ]
     foreign = [
         make(f"silver/samples/date={DAY}/my-backup"),
@@ -247,6 +249,7 @@ def test_litter_goes_by_its_place_its_name_and_its_age_and_nothing_else_does(
     assert len(set(retain(lake, Limits(), quiet).deleted) - retired) == len(litter)
 
     assert not any(path.exists() for path in litter)
+    assert not (root / "gold/dir_hour/89ab0123-4567").exists()
     assert all(path.is_dir() and list(path.iterdir()) for path in (*foreign, holds_link))
     assert linked.is_symlink() and (outside / "part-0.parquet").read_text() == "precious"
     assert all((root / path).is_dir() for path in named)
