@@ -239,6 +239,24 @@ def test_a_clock_that_is_days_off_the_name_of_its_file_costs_no_row_and_only_sil
     assert folders == {root / p.path / f"hour={p.hours[0]}" for p in story.lake.state().pieces("silver.samples")}
 
 
+def test_a_file_that_is_set_aside_has_only_its_own_hours_written_again(story: Story) -> None:
+    altered = content([*samples("altered", count=2), *samples("altered", at_ms=2 * HOUR_MS)]).replace(
+        b'"seq":1', b'"seq":7'
+    )
+    put(story.inbox, name("altered"), gzip.compress(altered))
+    put(story.inbox, name("next"), gzip.compress(content(samples("next", at_ms=HOUR_MS))))
+    story.ingest()
+    hosts = [(row["host"], row["hour"]) for row in story.rows()]
+    assert sorted(set(hosts)) == [("h1", "12"), ("next", "13")] and len(hosts) == 8
+    pieces = {piece.hours: piece.path for piece in story.lake.state().pieces("silver.samples")}
+    assert pieces.keys() == {("12",), ("13",)}  # 14 has nothing else
+    root = Path(story.lake.uri.removeprefix("file:"))
+    folders = {path.parent for path in root.rglob("silver/**/*.parquet")}
+    assert folders == {root / path / f"hour={hour}" for (hour,), path in pieces.items()}
+    (kept,) = (path for hours, path in pieces.items() if hours == ("13",))
+    assert "_uri" in story.spark.read.parquet(f"{story.lake.uri}/{kept}").columns  # as it was staged
+
+
 # --- kills, and lakes and checkpoints that do not fit
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from kjbod.fleet.ingest import account
 from kjbod.fleet.ingest.checkpoint import Run, noted, with_note
 from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.lines import parsed
-from kjbod.fleet.ingest.staging import staged_lines, staged_samples, staged_text, write_staged
+from kjbod.fleet.ingest.staging import WRITING, staged_lines, staged_samples, staged_text, write_staged
 from kjbod.fleet.lake.lake import HOUR_MS, Lake
 from kjbod.fleet.lake.state import BATCH, STAGED, Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_DDL
@@ -80,8 +80,8 @@ class _Batch:
         self.prefix, self.progress, self.text = taking.prefix, taking.progress, text
         self._files_of = taking.files_of
         self._made: list[str] = []
-        self._is_silver = False
-        """Whether what was staged is silver as it is."""
+        self._left_over: list[str] = []
+        """What was staged and is no silver, to be deleted once the batch is committed."""
 
     def take(self) -> None:
         """Everything, or nothing that counts."""
@@ -105,7 +105,7 @@ class _Batch:
                 raise
         taken = sum(row["count"] for row in counted)
         self.lake.commit(lambda state: self._change(state, written, taken), "ingest")
-        self._delete([f"{staged}/{STAGED}" if self._is_silver else staged])
+        self._delete(self._left_over)
 
     def _delete(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -178,18 +178,22 @@ class _Batch:
     def _write_rows(
         self, staged: str, lines: "DataFrame", hours: "DataFrame", files: "DataFrame"
     ) -> Iterator[_Written]:
-        """Rows of kept files. Those that are staged are there already, unless some are of files that are not kept."""
+        """Rows of kept files. Those that are staged are there already; only the hours that have rows of files that are
+        not kept, too, are written anew."""
         names = files.select("_uri", "file", "_hour_ms", "kept")
         counted = _hours_of(hours, names).collect()
         of_kept = [row for row in counted if row["kept"]]
         near = [row for row in of_kept if row["_staged"]]
-        if near and any(row["_staged"] and not row["kept"] for row in counted):
+        spoiled = {_hour(row) for row in counted if row["_staged"] and not row["kept"]}
+        whole = [row for row in near if _hour(row) not in spoiled]
+        if whole:
+            yield _Written(SILVER_SAMPLES.full_name, tuple(_silver_pieces(staged, whole)))
+        if again := [row for row in near if _hour(row) in spoiled]:
             rows = staged_samples(self.lake.spark, self.lake.full(staged))
+            rows = rows.where(F.concat_ws("T", "date", "hour").isin(sorted(spoiled)))
             rows = rows.join(F.broadcast(names.where("kept").select("_uri")), "_uri").select(*SILVER_SAMPLES.columns)
-            yield self._write_by_hour(SILVER_SAMPLES, rows, near)
-        elif near:
-            self._is_silver = True
-            yield _Written(SILVER_SAMPLES.full_name, tuple(_silver_pieces(staged, near)))
+            yield self._write_by_hour(SILVER_SAMPLES, rows, again)
+        self._left_over = _not_silver(staged, spoiled, {row["date"] for row in whole})
         for stream in STREAMS:
             if of_stream := [row for row in of_kept if row["_stream"] == stream and not row["_staged"]]:
                 rows = lines.where((F.col("_stream") == stream) & account.is_good())
@@ -199,7 +203,7 @@ class _Batch:
     def _write_by_hour(self, table: Table, rows: "DataFrame", counted: list[Any]) -> _Written:
         path = self._new(table)
         ordered = _by_hour(rows, table, [row["rows"] for row in counted])
-        ordered.write.partitionBy("date", "hour").parquet(self.lake.full(path))
+        ordered.write.options(**WRITING).partitionBy("date", "hour").parquet(self.lake.full(path))
         return _Written(table.full_name, tuple(_silver_pieces(path, counted)))
 
     def _write_audit(self, files: "DataFrame", counted: list[dict[str, Any]]) -> _Written:
@@ -295,6 +299,19 @@ def _by_hour(rows: "DataFrame", table: Table, hours: list[int]) -> "DataFrame":
     task = F.pmod(F.hash("date", "hour") + part, F.lit(tasks))
     order = ("date", "hour", "host", "broker_id", "path", "ts", *table.key)
     return rows.repartitionById(tasks, task.cast("int")).sortWithinPartitions(*dict.fromkeys(order))
+
+
+def _hour(row: Any) -> str:
+    return f"{row['date']}T{row['hour']}"
+
+
+def _not_silver(staged: str, spoiled: Iterable[str], dates: Collection[str]) -> list[str]:
+    """Folders of what was staged in which nothing is silver: all of it if there are no ``dates`` of silver."""
+    if not dates:
+        return [staged]
+    of_hours = (tuple(hour.split("T")) for hour in spoiled)
+    folders = {f"date={date}/hour={hour}" if date in dates else f"date={date}" for date, hour in of_hours}
+    return [f"{staged}/{folder}" for folder in (STAGED, *sorted(folders))]
 
 
 def _silver_pieces(path: str, counted: list[Any]) -> Iterator[Piece]:

@@ -4,8 +4,8 @@ written at once as rows of ``silver.samples``, sorted and by hour, before anybod
 Parsing and sorting is nearly all the work of ingest, so it is done once. Whatever else a batch has (events, trailers,
 bad lines, samples of a clock that is far off) is written beside them as it is, under ``date=all``, and read again by
 what is made for every case. When the account of the files shows that all of them are kept, the staged rows are silver;
-where one is not, its rows are left out of what is written anew. The files of the staged rows have the columns of the
-account too, which no reader of silver asks for and compaction drops.
+where one is not, the hours that have rows of it are written anew without these. The files of the staged rows have the
+columns of the account too, which no reader of silver asks for and compaction drops.
 
 ============ ======================================================= ==================================================
 lines        where they are staged                                   columns
@@ -27,7 +27,7 @@ from kjbod.fleet.ingest.lines import more, stream_of
 from kjbod.fleet.lake.lake import HOUR_MS
 from kjbod.fleet.lake.state import ALL_DATES
 from kjbod.fleet.schema import SAMPLES, Sample, columns
-from kjbod.fleet.tables import SILVER_SAMPLES
+from kjbod.fleet.tables import COUNTERS, SILVER_SAMPLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +38,11 @@ its files are judged, however wild the clocks are."""
 _SORTED = ("date", "hour", "host", "broker_id", "path", "ts")
 _KEPT = tuple(name for name in SILVER_SAMPLES.columns if name not in ("date", "hour"))
 _ACCOUNT = {"_uri": "STRING", "_bytes": "BIGINT", "_length": "BIGINT", "_line": "BIGINT", "ts": "BIGINT"}
+
+_ALL_DIFFERENT = ("_line", "bytes_used", *(name for name in COUNTERS if name != "io_errors"))
+WRITING = {f"parquet.enable.dictionary#{name}": "false" for name in _ALL_DIFFERENT}
+"""Options for rows of samples: without a dictionary of columns in which hardly a value is there twice. Parquet would
+make it, look up each value in it, and drop it."""
 
 
 def write_staged(text: "DataFrame", files: "DataFrame", prefix: str, target: str) -> None:
@@ -78,7 +83,7 @@ def write_staged(text: "DataFrame", files: "DataFrame", prefix: str, target: str
     # Small hours go into one file, and where there are many samples of one into some: Spark knows after the shuffle.
     spread = staged.hint("rebalance", F.col("date"), F.col("hour"))
     ordered = spread.sortWithinPartitions(*dict.fromkeys((*_SORTED, *SILVER_SAMPLES.key)))
-    ordered.write.partitionBy("date", "hour").parquet(target)
+    ordered.write.options(**WRITING).partitionBy("date", "hour").parquet(target)
 
 
 def staged_lines(spark: "SparkSession", target: str) -> "DataFrame":
