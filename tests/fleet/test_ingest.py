@@ -207,6 +207,18 @@ def test_a_line_that_goes_on_after_its_object_is_bad(spark: Any) -> None:
     assert found == [None] * len(whole) + ["more than one object"] * len(more)
 
 
+def test_without_spark_it_is_told_that_nothing_waits(taken: tuple[Story, Any]) -> None:
+    from kjbod.fleet.ingest.ahead import look_ahead
+
+    story, _ = taken
+    found = look_ahead(story.lake.uri, [str(story.inbox)])
+    assert found is not None and (found.files, found.is_settled) == (0, True)
+    put(story.inbox, name("hidden"), b"12345")
+    found = look_ahead(story.lake.uri, [str(story.inbox)])
+    (story.inbox / "samples/date=2026-11-01/hour=12" / name("hidden")).unlink()
+    assert found is not None and (found.files, found.new_bytes, found.is_settled) == (1, 5, True)
+
+
 def test_what_is_taken_is_not_taken_again(taken: tuple[Story, Any]) -> None:
     story, _ = taken
     before = story.lake.state()

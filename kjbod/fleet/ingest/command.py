@@ -1,17 +1,19 @@
 """``kjbod fleet ingest``: takes what is new in the inboxes, and says what it took."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.fleet_error import ClaimedError
+from kjbod.fleet.ingest.ahead import Ahead, look_ahead
 from kjbod.fleet.ingest.stream import IngestResult, inbox_uri, ingest_into
 from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import open_lake
 from kjbod.fleet.rollup.command import rolled_up
-from kjbod.fleet.rollup.run import rollup_into
+from kjbod.fleet.rollup.run import RollupResult, rollup_into
 from kjbod.fleet.schema import EVENTS, SAMPLES
-from kjbod.fleet.session import LARGE_INPUT_BYTES
+from kjbod.fleet.session import LARGE_INPUT_BYTES, MEDIUM_INPUT_BYTES, is_nearby
 from kjbod.fleet.svg import plural
 
 _BAD_FILES_SAID = 10
@@ -36,8 +38,11 @@ def ingest(asked: Asked, place: Place) -> int:
     """Run it. Returns the exit code; a user's mistake is one line on stderr."""
 
     def body(running: Running) -> int:
-        # Whatever comes: a following service, or an hour of a thousand hosts. The compiler pays for itself in both.
-        with running.watched_session(LARGE_INPUT_BYTES + 1) as spark:
+        ahead = _looked(asked, place)
+        if ahead and is_nothing(ahead, asked):
+            running.print("nothing new", *(rolled_up(RollupResult()) if asked.rollup else ()))
+            return EXIT_OK
+        with running.watched_session(session_bytes(ahead)) as spark:
             for given in asked.reports:  # before a lake is made for nothing
                 inbox_uri(spark, given)
             lake = open_lake(spark, asked.lake, create=True)
@@ -76,6 +81,28 @@ def ingest(asked: Asked, place: Place) -> int:
         return EXIT_OK if result.is_clean else EXIT_DATA
 
     return run_command("ingest", body, place)
+
+
+def _looked(asked: Asked, place: Place) -> Ahead | None:
+    """None where Spark is somewhere else, and for what only Spark can do or nobody can foresee."""
+    elsewhere = place.remote or os.environ.get("SPARK_REMOTE") or "PYSPARK_GATEWAY_PORT" in os.environ
+    if elsewhere or not is_nearby(place.master or "local") or asked.every_s is not None or asked.rescan:
+        return None
+    return look_ahead(asked.lake, asked.reports)
+
+
+def is_nothing(ahead: Ahead, asked: Asked) -> bool:
+    """Whether there is nothing to do."""
+    waits = ahead.files or not ahead.is_settled or (asked.rollup and ahead.touched)
+    return not waits and not asked.delete_ingested
+
+
+def session_bytes(ahead: Ahead | None) -> int:
+    """The input that a session is to be set up for: what waits, as far as that is little. To compile plans, and all of
+    Java's code twice, pays for itself in an hour of a thousand hosts, and in a service that follows."""
+    if ahead is None or ahead.new_bytes > MEDIUM_INPUT_BYTES:
+        return LARGE_INPUT_BYTES + 1
+    return ahead.new_bytes
 
 
 def said(result: IngestResult) -> list[str]:

@@ -54,7 +54,7 @@ class Lake:
         Raises:
             FleetError: it cannot be read.
         """
-        found = [entry.name for entry in self.files.list(LIVE) if _is_state(entry.name)]
+        found = [entry.name for entry in self.files.list(LIVE) if is_state(entry.name)]
         if not found:
             return State(self.lake_id)
         path = f"{LIVE}/{max(found)}"
@@ -88,7 +88,7 @@ class Lake:
 
     def _forget_states(self, version: int) -> None:
         for entry in self.files.list(LIVE):
-            if _is_state(entry.name) and int(entry.name[:20]) <= version - STATES_KEPT:
+            if is_state(entry.name) and int(entry.name[:20]) <= version - STATES_KEPT:
                 self.files.delete(f"{LIVE}/{entry.name}")
 
     def make_durable(self) -> None:
@@ -166,7 +166,8 @@ def _spans(hours: Iterable[str]) -> list[tuple[int, int]]:
     return spans
 
 
-def _is_state(name: str) -> bool:
+def is_state(name: str) -> bool:
+    """Whether a file of :data:`LIVE` is a state, by its name."""
     return len(name) == 25 and name[:20].isdigit() and name.endswith(".json")
 
 
