@@ -4,7 +4,8 @@ Java opens every jar of a class path for the first class that is not there, and 
 The compiler of Spark's generated code asks for thousands: with a third of Spark's 280 jars left out, a session is there
 a second earlier, and a report of a month takes 58 s of processor time for 62 s. Left out is what belongs to cluster
 managers, MLlib and Hive's servers, which the fleet's jobs never use on this machine; nothing where anybody has
-configured Spark.
+configured Spark. For each class Java asks the jars in their order until one has it; by name, a hundred and sixty come before
+Spark's own, which have most of the classes: they are the first here.
 """
 
 import importlib.util
@@ -20,13 +21,17 @@ _LEFT_OUT = re.compile(
     r"|netty-tcnative-boringssl|netty-transport-native-kqueue)"
 )
 """Names of jars, from their beginning."""
+_FIRST = re.compile(r"(scala-library|spark-(catalyst|sql|core|common-utils|unsafe)|hadoop-client|parquet-)")
+"""The same, of those that have most of the classes that are loaded."""
 
 
 def needed_jars(jars: Sequence[Path], environ: Mapping[str, str]) -> list[Path]:
-    """Jars for a driver that is started here and needs no cluster manager's; all where Spark is configured."""
+    """Jars for a driver that is started here and needs no cluster manager's, in the order of its class path; all where
+    Spark is configured."""
     if not jars or environ.get("SPARK_CONF_DIR") or (jars[0].parents[1] / "conf/spark-defaults.conf").exists():
         return list(jars)
-    return [jar for jar in jars if not _LEFT_OUT.match(jar.name)]
+    needed = [jar for jar in jars if not _LEFT_OUT.match(jar.name)]
+    return sorted(needed, key=lambda jar: not _FIRST.match(jar.name))
 
 
 def spark_jars(environ: Mapping[str, str]) -> list[Path]:
