@@ -192,6 +192,8 @@ def _row(
         "followed": None if counts is None else counts.followed,
         "future": 0,
         "remembered": status is None,
+        "probe_histogram": None if status is None else dict(status.probe_histogram),
+        "busy_ms": None if status is None or status.counters is None else status.counters.busy_ms,
     }
 
 

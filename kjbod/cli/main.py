@@ -39,6 +39,7 @@ _COMMANDS = {
     "server": "kjbod.cli.server",
     "status": "kjbod.cli.status",
     "strays": "kjbod.cli.strays",
+    "top": "kjbod.cli.top",
     "version-mapping": "kjbod.cli.storage",
 }
 

@@ -4,8 +4,8 @@ Java opens every jar of a class path for the first class that is not there, and 
 The compiler of Spark's generated code asks for thousands: with a third of Spark's 280 jars left out, a session is there
 a second earlier, and a report of a month takes 58 s of processor time for 62 s. Left out is what belongs to cluster
 managers, MLlib and Hive's servers, which the fleet's jobs never use on this machine; nothing where anybody has
-configured Spark. For each class Java asks the jars in their order until one has it; by name, a hundred and sixty come before
-Spark's own, which have most of the classes: they are the first here.
+configured Spark. For each class Java asks the jars in their order until one has it; by name, a hundred and sixty come
+before Spark's own, which have most of the classes: they are the first here.
 """
 
 import importlib.util
