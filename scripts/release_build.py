@@ -1,4 +1,4 @@
-"""``scripts/release``: a Debian package, a wheelhouse, an SBOM and checksums, from the locked packages.
+"""``scripts/release``: a Debian package, an RPM, a wheelhouse, an SBOM and checksums, from the locked packages.
 
 The package has a Python environment of its own below ``/opt/kjbod``, without pip and without anything that builds. One
 environment serves all versions of Python that the package is made for: ``bin/python`` is the host's ``python3``, which
@@ -79,6 +79,51 @@ if [ "$1" = purge ]; then
 fi
 """
 
+SPEC: Final = """Name: kjbod
+Version: {version}
+Release: 1
+Summary: disks that hang, beside Apache Kafka brokers in KRaft mode
+License: Apache-2.0
+BuildArch: x86_64
+AutoReqProv: no
+Requires: (python3.11 or python3 >= {first})
+Requires: systemd
+%description
+A guard watches the log directories of a Kafka broker, reports a disk that hangs, and acts on it if it is told to.
+With it come an agent, a controller for test rigs, and commands that look at any Kafka cluster.
+%install
+cp -a {tree}/. %{{buildroot}}/
+%files
+/opt/kjbod
+/usr/bin/kjbod
+/usr/lib/systemd/system/kjbod-*
+/usr/lib/sysusers.d/kjbod.conf
+/usr/lib/tmpfiles.d/kjbod.conf
+/usr/share/kjbod
+/usr/share/bash-completion/completions/kjbod
+/usr/share/zsh/vendor-completions/_kjbod
+/usr/share/fish/vendor_completions.d/kjbod.fish
+/usr/share/doc/kjbod
+%config(noreplace) /etc/kjbod/guard.properties
+%post
+for version in {pythons}; do
+    if [ -x /usr/bin/python$version ]; then
+        ln -sfn /usr/bin/python$version /opt/kjbod/bin/python
+        /opt/kjbod/bin/python -m compileall -q -j0 /opt/kjbod/lib/python$version || :
+        break
+    fi
+done
+systemd-sysusers kjbod.conf 2>/dev/null || :
+systemd-tmpfiles --create kjbod.conf 2>/dev/null || :
+systemctl daemon-reload 2>/dev/null || :
+if [ $1 -gt 1 ]; then systemctl try-restart kjbod-guard kjbod-agent kjbod-controller 2>/dev/null || :; fi
+%preun
+if [ $1 = 0 ]; then systemctl disable --now kjbod-guard kjbod-agent kjbod-controller 2>/dev/null || :; fi
+find /opt/kjbod -name __pycache__ -type d -prune -exec rm -rf {{}} + || :
+%postun
+systemctl daemon-reload 2>/dev/null || :
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build; gives the exit code."""
@@ -97,11 +142,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="kjbod-release-") as folder:
         wheels = Path(folder) / "wheels"
         _fetch(wheels, pythons, epoch)
+        tree = Path(folder) / "root"
         made = [
             _wheelhouse(wheels, given.out, epoch),
-            _package(wheels, Path(folder) / "root", given.out, pythons, epoch),
+            _package(wheels, tree, given.out, pythons, epoch),
             _sbom(given.out, epoch),
         ]
+        if shutil.which("rpmbuild") is None:
+            print("scripts/release: no rpm is made: apt install rpm", file=sys.stderr)
+        else:
+            made.append(_rpm(tree, Path(folder), given.out, pythons, epoch))
     sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(made))
     (given.out / "SHA256SUMS").write_text(sums)
     print(sums, end="")
@@ -187,6 +237,30 @@ def _package(wheels: Path, tree: Path, out: Path, pythons: Sequence[str], epoch:
     command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(target)]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return target
+
+
+def _rpm(tree: Path, folder: Path, out: Path, pythons: Sequence[str], epoch: int) -> Path:
+    """Write the RPM of the same tree."""
+    shutil.rmtree(tree / "DEBIAN")
+    spec = folder / "kjbod.spec"
+    newest_first = " ".join(reversed(pythons))
+    spec.write_text(SPEC.format(version=__version__, tree=tree, first=pythons[0], pythons=newest_first))
+    macros = {
+        "_topdir": str(folder / "rpm"),
+        "_buildhost": "localhost",
+        "use_source_date_epoch_as_buildtime": "1",
+        "clamp_mtime_to_source_date_epoch": "1",
+        "_build_id_links": "none",
+        "__os_install_post": "%{nil}",  # strips nothing, and compiles nothing: the wheels stay as they are
+    }
+    defined = [part for name, value in macros.items() for part in ("--define", f"{name} {value}")]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
+    command = ["rpmbuild", "-bb", "--quiet", "--target", "x86_64", *defined, str(spec)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"scripts/release: rpmbuild: {done.stderr.strip()}")
+    (made,) = (folder / "rpm" / "RPMS" / "x86_64").glob("*.rpm")
+    return Path(shutil.move(made, out / made.name))
 
 
 def _environment(wheels: Path, prefix: Path, python: str, epoch: int) -> None:

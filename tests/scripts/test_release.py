@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -62,6 +63,14 @@ def test_a_package_installs_and_runs_with_what_it_has_and_the_same_commit_gives_
         check=False,
     )
     assert (shown.stdout, shown.stderr) == (f"kjbod {__version__}\n", "")
+
+    if shutil.which("rpmbuild"):
+        (package,) = out.glob("*.rpm")
+        listed = subprocess.run(["rpm", "-qlp", package], capture_output=True, text=True, check=True).stdout.split()
+        assert {"/opt/kjbod/bin/kjbod", "/usr/lib/systemd/system/kjbod-guard.service"} <= set(listed)
+        (tmp_path / "empty").mkdir()
+        install = ["rpm", "-i", "--test", "--nodeps", "--root", str(tmp_path / "empty"), str(package)]
+        assert subprocess.run(install, capture_output=True, check=False).returncode == 0
 
     with tarfile.open(out / f"kjbod-{__version__}-wheelhouse.tar.gz") as archive:
         names = [Path(name).name for name in archive.getnames()]
