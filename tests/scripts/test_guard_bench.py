@@ -75,6 +75,14 @@ def test_each_cell_has_its_repetitions_and_what_is_done_is_not_done_again() -> N
     assert rest == trials[5:]
 
 
+def test_stuck_threads_have_an_order_where_only_some_of_them_are_in_a_system_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [Stuck("data-plane-kafk", "folio_wait_bit", call, "") for call in ("74", None, "1", None)]
+    monkeypatch.setattr("scripts.rig.stuck_threads._stuck", lambda _: iter(found))
+    assert [one.call for one in stuck_threads(1)] == [None, "1", "74"]
+
+
 def outcome(means: str, phase_ms: int, led_bad: Pause, broker: str = "kept") -> Outcome:
     quick = Pause(60, 100, True)
     pauses = {LED_BAD: led_bad, LED_HEALTHY: quick, FOLLOWED_HEALTHY: quick, FOLLOWED_BAD: quick}
