@@ -66,6 +66,7 @@ PURE_LIBRARIES = frozenset(
         "unicodedata",
         "uuid",
         "zlib",
+        "bcrypt",
         "crc32c",
         "javaproperties",
         "joserfc",
@@ -73,6 +74,7 @@ PURE_LIBRARIES = frozenset(
         "numpy",
         "prometheus_client",
         "scipy",
+        "yaml",
     ]
 )
 """Libraries that compute and do nothing else, as far as pure modules use them."""

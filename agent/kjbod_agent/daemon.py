@@ -472,6 +472,7 @@ class Agent:
             lambda: (_reading(broker, monitor, opened, self._keeping), beside()),
             _load_metrics,
             broker.vitals,
+            self._certificates,
         )
 
     async def _listen(self, broker: Broker, monitor: HealthMonitor, opened: Opened) -> None:

@@ -339,7 +339,7 @@ class Guard:
         usage = self._daemon.usage.read
         answers = Answers(self.picture, usage, self._replicas, self._acting, self._let_go, listing.list_all)
         await self._daemon.open_control(self._config, answers.handlers(), self._remembering.files)
-        await self._daemon.open_metrics(self._config, self.picture, _load_metrics, self._vitals)
+        await self._daemon.open_metrics(self._config, self.picture, _load_metrics, self._vitals, self._certificates)
 
     def _vitals(self) -> Vitals:
         """A guard is there for a broker, and needs the metadata to know what Kafka has noticed."""

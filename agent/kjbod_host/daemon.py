@@ -29,6 +29,7 @@ from kjbod.runtime.control_socket import SOCKET_NAME, ControlError, ControlServe
 from kjbod.runtime.logging import configure_logging, get_logger
 from kjbod.runtime.loop import share_interpreter
 from kjbod.runtime.room import require_room
+from kjbod.security.certificates import Certificates
 from kjbod_host.ending import DEATHS, Ended, Ending, first_of
 from kjbod_host.files.file_process import FileProcess
 
@@ -249,6 +250,7 @@ class Daemon:
         take: Callable[[], T],
         load: "Callable[[], Callable[[T], Iterable[Metric]]]",
         vitals: "Callable[[], Vitals]",
+        certificates: Certificates,
     ) -> None:
         """Open the metrics listener, where one is wanted; :meth:`meter` was called before.
 
@@ -257,9 +259,11 @@ class Daemon:
             take: a picture of this moment, on the event loop.
             load: imports the function that makes metrics of a picture, in a thread.
             vitals: whether the daemon works, on the event loop.
+            certificates: of the daemon, to which the listener adds its own.
 
         Raises:
             MetricsListenerError: it cannot listen there.
+            KjbodError: a file of TLS or logins cannot be used.
         """
         where = config.kjbod_metrics_listener
         if where is None:
@@ -267,5 +271,11 @@ class Daemon:
         # Imported here: some MiB, which a daemon without the listener does without.
         from kjbod.metrics.listener import MetricsListener
 
-        self._metrics = MetricsListener(take, load(), self.usage.read, vitals)
+        web = None
+        if (path := config.kjbod_metrics_web_config_file) is not None:
+            from kjbod.metrics.web import Web
+
+            web = Web(path, config.directories if "broker" in config.process_roles else ())
+            certificates.add("metrics", web)
+        self._metrics = MetricsListener(take, load(), self.usage.read, vitals, web)
         await self._metrics.open(where.host, where.port)

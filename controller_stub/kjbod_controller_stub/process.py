@@ -178,7 +178,9 @@ class Controller:
     async def _open_metrics(self, server: ControllerServer, workers: Callable[[], Iterable[int]]) -> None:
         if self._config.kjbod_metrics_listener is not None:
             self._daemon.meter(workers)
-            await self._daemon.open_metrics(self._config, pictures(server), _load_metrics, lambda: vitals_of(server))
+            await self._daemon.open_metrics(
+                self._config, pictures(server), _load_metrics, lambda: vitals_of(server), server.certificates
+            )
 
     async def leave(self, ended: Ended) -> Ended:
         """Say why it failed, end connections, write what was handed to the log, release the directory."""

@@ -644,6 +644,14 @@ class Config:
     kjbod_metrics_listener: Annotated[
         HostPort | None, Key("Where metrics are served: host:port; empty: nowhere.", parsed_apart=True)
     ] = None
+    kjbod_metrics_web_config_file: Annotated[
+        str | None,
+        Key(
+            "TLS and logins of the metrics listener, as Prometheus' web configuration file has them. Empty: plain text "
+            "for everybody. A change of the file counts without a restart.",
+            parsed_apart=True,
+        ),
+    ] = None
 
     @property
     def file_delete_delay_ms(self) -> int:

@@ -558,6 +558,7 @@ class _Loader:
             "kjbod_state_dir": state,
             "kjbod_reports_dir": reports,
             "kjbod_metrics_listener": self._read_metrics_listener(),
+            "kjbod_metrics_web_config_file": self._read_web_config_file(),
             "kjbod_jaas_file": self._read_path("kjbod.jaas.file", "") or None,
         }
 
@@ -607,6 +608,16 @@ class _Loader:
         except ValueError as error:
             self._wrong("kjbod.metrics.listener", str(error))
             return None
+
+    def _read_web_config_file(self) -> str | None:
+        name = "kjbod.metrics.web.config.file"
+        text = self._text(name)
+        if not text:
+            return None
+        if not _can_be_path(text):
+            self._wrong(name, "expected the path of a file")
+            return None
+        return self._absolute(text)
 
     # Endpoints
 

@@ -35,6 +35,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "kjbod_host": "(host name)",
     "kjbod_reports_dir": "`<kjbod.state.dir>/reports`",
     "kjbod_metrics_listener": "(off)",
+    "kjbod_metrics_web_config_file": "(none)",
 }
 """By field, where the value itself would not be understood, or depends on other keys."""
 _READERS: Final[Mapping[frozenset[str], str]] = {

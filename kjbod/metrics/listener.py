@@ -7,29 +7,43 @@ text is made of it in a thread, since that takes some ms where there are many br
 import asyncio
 import contextlib
 import platform
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kjbod import __version__
-from kjbod.errors import StorageError
+from kjbod.clock import SystemClock
+from kjbod.errors import KjbodError, StorageError
 from kjbod.metrics.old_names import NEW_NAMES, with_old_names
 from kjbod.metrics.process_series import families
 from kjbod.metrics.vitals import ENDING, Vitals, answer
 from kjbod.runtime.logging import get_logger
 from kjbod.runtime.names import UnresolvedError, listening_addresses
 from kjbod.usage import Usage
+from kjbod.wire.limits import Limits
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BYTES_MAX: Final = 8192
 REQUEST_TIMEOUT_S: Final = 5.0
 CONNECTIONS_MAX: Final = 16
+HANDSHAKES: Final = Limits(
+    max_connections=2 * CONNECTIONS_MAX,
+    max_logging_in=CONNECTIONS_MAX,
+    max_connection_creation_rate=50,
+    login_timeout_ms=5_000,
+)
+"""Of connections with TLS until their handshake is done: each takes the event loop a millisecond."""
 METRICS: Final = b"/metrics"
 PATHS: Final = (METRICS, b"/healthz", b"/readyz")
+
+if TYPE_CHECKING:
+    from kjbod.metrics.web import Web
+    from kjbod.wire.handshakes import Arrival, Handshakes
 
 _log = get_logger()
 T = TypeVar("T")
@@ -79,6 +93,7 @@ class MetricsListener(Generic[T]):
         metrics: what is made of it; in a thread.
         usage: reads what the processes use, for :mod:`kjbod.metrics.process_series`; None: they are not told.
         vitals: of this moment; on the event loop.
+        web: TLS and logins; None: plain text for everybody.
     """
 
     def __init__(
@@ -87,8 +102,12 @@ class MetricsListener(Generic[T]):
         metrics: Callable[[T], Iterable[Metric]],
         usage: Callable[[], Awaitable[Usage | None]] | None = None,
         vitals: Callable[[], Vitals] = Vitals,
+        web: "Web | None" = None,
     ) -> None:
         self._take = take
+        self._web = web
+        self._handshakes: Handshakes | None = None
+        self._shaking_hands: set[asyncio.Task[None]] = set()
         self._vitals = vitals
         self._usage = usage
         self._metrics = metrics
@@ -108,10 +127,16 @@ class MetricsListener(Generic[T]):
 
         Raises:
             MetricsListenerError: the address is taken or not ours, or has no address.
+            KjbodError: a file of TLS or logins cannot be used; one line each.
         """
+        if self._web is not None:
+            await self._web.load()
+        has_tls = self._web is not None and self._web.has_tls
         try:
             addresses = await listening_addresses(host, _log)
-            self._server = await asyncio.start_server(self._serve, addresses, port, limit=REQUEST_BYTES_MAX)
+            self._server = await asyncio.start_server(
+                self._serve, addresses, port, limit=REQUEST_BYTES_MAX, start_serving=not has_tls
+            )
         except UnresolvedError as error:
             raise MetricsListenerError(f"kjbod.metrics.listener={host}:{port}: {error}") from None
         except OSError as error:
@@ -119,9 +144,58 @@ class MetricsListener(Generic[T]):
                 f"kjbod.metrics.listener={host}:{port}: {error.strerror or error}: choose another port"
             ) from None
 
+        if has_tls:
+            self._handshakes = self._accept(self._server.sockets)
+
+    def _accept(self, listening: Iterable[socket.socket]) -> "Handshakes":
+        """Take connections of which each has TLS as the files have it at that moment."""
+        from kjbod.wire.admission import Admission, Admissions
+        from kjbod.wire.handshakes import Handshakes
+
+        clock = SystemClock()
+        places = Admissions(HANDSHAKES, clock, secured=True)
+
+        def admit(address: tuple[str, int]) -> Admission | None:
+            found = places.enter(address[0])
+            return found if isinstance(found, Admission) else None
+
+        def begin(arrival: "Arrival") -> None:
+            task = asyncio.get_running_loop().create_task(self._shake_hands(arrival))
+            self._shaking_hands.add(task)
+            task.add_done_callback(self._shaking_hands.discard)
+
+        return Handshakes(listening, HANDSHAKES.listen_backlog, admit=admit, begin=begin, refuse=_refused, clock=clock)
+
+    async def _shake_hands(self, arrival: "Arrival") -> None:
+        """TLS on a connection that was accepted; its life goes on in :meth:`_serve`."""
+        assert self._web is not None
+        loop = asyncio.get_running_loop()
+        is_ours = True
+        try:
+            context = await self._web.context(timeout_ms=HANDSHAKES.login_timeout_ms)
+            reader = asyncio.StreamReader(REQUEST_BYTES_MAX, loop)
+            is_ours = False  # from here on the socket is the event loop's to close
+            await loop.connect_accepted_socket(
+                lambda: asyncio.StreamReaderProtocol(reader, self._serve, loop),
+                arrival.socket,
+                ssl=context,
+                ssl_handshake_timeout=REQUEST_TIMEOUT_S,
+            )
+        except (KjbodError, OSError) as error:  # those of TLS are among the latter
+            _refused(arrival.address, str(error))
+        finally:
+            arrival.admission.leave()
+            if is_ours:
+                arrival.socket.close()
+
     def close(self) -> None:
         """Stop listening."""
         self._closed = True
+        if self._handshakes is not None:
+            self._handshakes.close()
+            self._handshakes = None
+        for task in self._shaking_hands:
+            task.cancel()
         if self._server is not None:
             self._server.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -132,7 +206,7 @@ class MetricsListener(Generic[T]):
             if self._connections <= CONNECTIONS_MAX:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(await self._answer(request.split(b"\r\n", 1)[0]))
+                    writer.write(await self._answer(*request.split(b"\r\n")))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a scraper that is slow, gone, or none
@@ -143,7 +217,9 @@ class MetricsListener(Generic[T]):
             with contextlib.suppress(OSError, RuntimeError):
                 writer.close()
 
-    async def _answer(self, request_line: bytes) -> bytes:
+    async def _answer(self, request_line: bytes, *headers: bytes) -> bytes:
+        if self._web is not None and not await self._web.lets_in(headers, self._thread):
+            return _response("401 Unauthorized", b"Unauthorized\n", "WWW-Authenticate: Basic\r\n")
         method, _, rest = request_line.partition(b" ")
         path, _, query = rest.partition(b" ")[0].partition(b"?")
         if method != b"GET":
@@ -165,8 +241,10 @@ class MetricsListener(Generic[T]):
         return _response("200 OK", text)
 
 
-def _response(status: str, body: bytes) -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
+def _refused(address: tuple[str, int], reason: str) -> None:
+    _log.debug("metrics.connection", host=address[0], reason=reason)
+
+
+def _response(status: str, body: bytes, headers: str = "") -> bytes:
+    fixed = f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    return f"HTTP/1.1 {status}\r\n{fixed}{headers}\r\n".encode() + body

@@ -58,8 +58,9 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 def files_of(tls: Tls) -> tuple[str, ...]:
     """Files of which a change asks for a new context."""
-    stores = (tls.keystore, tls.truststore)
-    return tuple(dict.fromkeys(store.path for store in stores if store is not None and store.path is not None))
+    stores = [store for store in (tls.keystore, tls.truststore) if store is not None]
+    paths = [path for store in stores for path in (store.path, store.key_path) if path is not None]
+    return tuple(dict.fromkeys(paths))
 
 
 def expiry_of(tls: Tls) -> datetime | None:

@@ -237,11 +237,9 @@ def _words(error: Exception) -> str:
 
 def _pem_identity(place: _Place) -> Identity:
     store = place.store
-    key_place = place
-    if store.path is None:
-        key_place = _Place(Store(place.key_of("keystore.key")), place.source, _KEYSTORE)
+    key_place = _place_of_key(place)
     chain_blocks = list(_pem_blocks(_pem_text(place)))
-    key_blocks = chain_blocks if store.path is not None else list(_pem_blocks(store.key_pem or ""))
+    key_blocks = chain_blocks if key_place is place else list(_pem_blocks(_pem_text(key_place)))
     chain = "".join(text for label, text in chain_blocks if label == _CERTIFICATE)
     keys = [text for label, text in key_blocks if label.endswith("PRIVATE KEY")]
     if not keys:
@@ -250,9 +248,21 @@ def _pem_identity(place: _Place) -> Identity:
         raise key_place.error(f"expected one private key, and it has {len(keys)}")
     if not chain:
         raise place.error("no certificate in it")
+    if " ENCRYPTED " in keys[0] and store.key_path is not None:
+        raise key_place.error("key encrypted: expected a key without a password")
     if " ENCRYPTED " in keys[0] and store.key_password is None:
         raise key_place.error(f"key encrypted and {place.key_of('key.password')} missing")
     return Identity(chain.encode(), keys[0].encode(), store.key_password)
+
+
+def _place_of_key(place: _Place) -> _Place:
+    """Place of the private key of a PEM keystore: a file or a text of its own, or the one of the certificates."""
+    store = place.store
+    if store.key_path is not None:
+        return _Place(Store("tls_server_config.key_file", PEM, store.key_path), place.source, _KEYSTORE)
+    if store.path is not None:
+        return place
+    return _Place(Store(place.key_of("keystore.key"), PEM, pem=store.key_pem), place.source, _KEYSTORE)
 
 
 def _pem_text(place: _Place) -> str:

@@ -23,6 +23,7 @@ class Store:
         pem: that text: certificates of a truststore, or the certificate chain of a keystore.
         key_pem: the private key that belongs to ``pem``, of a keystore.
         key_password: of the private key; None: it has none, or the store's.
+        key_path: file of the private key, absolute; None: it is in ``path``, or in ``key_pem``.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Store:
     pem: str | None = dataclasses.field(default=None, repr=False)
     key_pem: str | None = dataclasses.field(default=None, repr=False)
     key_password: str | None = dataclasses.field(default=None, repr=False)
+    key_path: str | None = None
 
 
 class Tls(Struct, frozen=True):

@@ -181,7 +181,7 @@ def test_every_key_has_a_meaning_and_every_own_key_a_default() -> None:
         assert setting.key.doc.endswith("."), name
         assert setting.field == name.replace(".", "_")
     own = [name for name in settings() if name.startswith("kjbod.")]
-    assert len(own) == 38
+    assert len(own) == 39
 
 
 @pytest.mark.parametrize(

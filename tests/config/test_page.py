@@ -17,6 +17,7 @@ SHARED = {
     *("process_roles", "listener_security_protocol_map", "max_connections_per_ip_overrides"),  # read by the loader
     *("log_dirs", "controller_quorum_bootstrap_servers"),  # a controller's file is refused without them
     "kjbod_jaas_file",  # read for those who connect
+    "kjbod_metrics_web_config_file",  # read by the daemon of both
     *("kjbod_host", "log_segment_delete_delay_ms"),  # in a controller's listeners, and its topics' configurations
 }
 """Fields that both sides depend on although the source of one of them does not name them."""

@@ -20,6 +20,7 @@ from kjbod.config.load import controller_problems, parse_config
 from kjbod.errors import ConfigError, StorageError
 from kjbod.ids import Uuid
 from kjbod.metadata.records import ClientQuotaRecord, NoOpRecord, QuotaEntity
+from kjbod.security.certificates import Certificates
 from kjbod.wire.admin_messages import CreateDelegationTokenRequest
 from kjbod.wire.error_codes import ErrorCode
 from kjbod.wire.messages import (
@@ -335,20 +336,24 @@ async def writes_when_idle(given: Given) -> bool:
 
 
 async def where_metrics_are(given: Given) -> Any:
-    opened: list[tuple[str, int]] = []
+    opened: list[Any] = []
 
     class Metrics:
+        def __init__(self, *given: Any) -> None:
+            self.web = given[-1]
+
         async def open(self, host: str, port: int) -> None:
-            opened.append((host, port))
+            opened.append((host, port) if self.web is None else (host, port, self.web.path))
 
     class Server:
         clock = SystemClock()
+        certificates = Certificates()
 
         def measure(self) -> None:
             pass
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("kjbod.metrics.listener.MetricsListener", lambda *_: Metrics())
+        patched.setattr("kjbod.metrics.listener.MetricsListener", Metrics)
         patched.setattr(Daemon, "meter", lambda daemon, _: setattr(daemon, "usage", SimpleNamespace(read=None)))
         await process.Controller(given.config)._open_metrics(Server(), tuple)  # type: ignore[arg-type]
     return opened[0] if opened else None
@@ -506,6 +511,13 @@ ROWS = {
     ),
     "kjbod.metrics.listener": Row(
         "kjbod.metrics.listener=localhost:9404", where_metrics_are, None, ("localhost", 9404)
+    ),
+    "kjbod.metrics.web.config.file": Row(
+        "kjbod.metrics.web.config.file=/web.yml",
+        where_metrics_are,
+        ("localhost", 9404),
+        ("localhost", 9404, "/web.yml"),
+        base="kjbod.metrics.listener=localhost:9404",
     ),
 }
 

@@ -1,14 +1,18 @@
 """A guard beside a real broker with a dead disk, scraped by a real Prometheus with the rules that are shipped."""
 
+import base64
 import contextlib
+import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kjbod.faults.orders import FaultMode
 from scripts.rig import prometheus
+from scripts.rig.certificates import Authority
 from scripts.rig.cluster import Cluster
 from scripts.rig.processes import Processes, WaitTimeoutError, free_port, wait_until
 from scripts.rig.prometheus import Prometheus
@@ -16,9 +20,11 @@ from tests.agent.smart.test_daemons import command
 from tests.agent.smart.test_smartctl import DATA
 from tests.guard.conftest import Beside, OneBroker
 from tests.metrics.test_dashboards import RULES, queries
+from tests.metrics.test_web_settings import HASH
 
 __all__ = ["command"]  # a fixture of theirs
 ANSWER_S: Final = 30.0
+OK: Final = (200, "ok\n")
 
 
 def filled_in(expr: str) -> str:
@@ -28,9 +34,35 @@ def filled_in(expr: str) -> str:
     return expr
 
 
-def asked(target: str, path: str) -> tuple[int, str]:
+class Secured:
+    """A web configuration file, as Prometheus has it, and those who come with what it wants."""
+
+    def __init__(self, home: Path) -> None:
+        self.file, self._ca = home / "web.yml", home / "ca.pem"
+        authority = Authority.make()
+        host = authority.leaf("127.0.0.1")
+        (home / "host.pem").write_text(host.chain_pem)
+        (home / "host.key").write_text(host.key_pem())
+        self._ca.write_text(authority.pem)
+        tls = {"cert_file": "host.pem", "key_file": "host.key", "min_version": "TLS12"}
+        self.file.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": {"prometheus": HASH}}))
+        code, said = prometheus.promtool("check", "web-config", self.file)
+        assert code == 0, said
+
+    @property
+    def of_job(self) -> dict[str, Any]:
+        login = {"username": "prometheus", "password": "secret"}
+        return {"scheme": "https", "tls_config": {"ca_file": str(self._ca)}, "basic_auth": login}
+
+    def asked(self, target: str, path: str) -> tuple[int, str]:
+        login = base64.b64encode(b"prometheus:secret").decode()
+        request = urllib.request.Request(f"https://{target}{path}", headers={"Authorization": f"Basic {login}"})
+        return asked(request, ssl.create_default_context(cafile=self._ca))
+
+
+def asked(request: urllib.request.Request, context: ssl.SSLContext | None = None) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{target}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
@@ -59,14 +91,27 @@ def test_each_panel_is_answered_and_an_alert_is_raised_beside_a_dead_disk(
     agents = stub.configure_broker(2, [tmp_path / "of-agent"], own)
     stub.format_broker(agents)
     agent = stub.start_agent(agents, kjbod=command(f"cat {DATA}/ata-hdd-failing.json"))
-    watch = beside(broker.config, guard_mode="act", metrics_listener=where["kjbod-guard"])
+    secured = Secured(tmp_path)
+    watch = beside(
+        broker.config,
+        guard_mode="act",
+        metrics_listener=where["kjbod-guard"],
+        metrics_web_config_file=secured.file,
+    )
     guard = watch.start()
-    wait_until(lambda: asked(where["kjbod-guard"], "/healthz") == (200, "ok\n"), ANSWER_S, "a guard that works")
+
+    def told(path: str) -> tuple[int, str]:
+        return secured.asked(where["kjbod-guard"], path)
+
+    wait_until(lambda: told("/healthz") == OK, ANSWER_S, "a guard that works")
     no_broker = (503, "no broker runs: nobody holds .lock in its log directories\n")
-    wait_until(lambda: asked(where["kjbod-guard"], "/readyz") == no_broker, ANSWER_S, "a guard that sees no broker")
+    wait_until(lambda: told("/readyz") == no_broker, ANSWER_S, "a guard that sees no broker")
     broker.launch()
     stub.create_topic("events", partitions=6, replication_factor=1)
-    jobs = {name: {"static_configs": [{"targets": [target]}]} for name, target in where.items()}
+    jobs: dict[str, dict[str, Any]] = {
+        name: {"static_configs": [{"targets": [target]}]} for name, target in where.items()
+    }
+    jobs["kjbod-guard"] |= secured.of_job
     server = Prometheus(processes, tmp_path / "prometheus", jobs, [RULES])
     guard.wait_for_event("guard.metadata.followed")
     agent.wait_for_event("smart.failing")
@@ -86,7 +131,7 @@ def test_each_panel_is_answered_and_an_alert_is_raised_beside_a_dead_disk(
     dead = f'ALERTS{{alertname="KjbodDiskFailedUnnoticed", log_directory="{broker.paths[0]}"}}'
     (alert,) = wait_until(lambda: server.query(dead), ANSWER_S, "an alert on the dead disk")
     assert alert["metric"]["device"].startswith("loop") and alert["metric"]["severity"] == "critical"
-    for target in where.values():  # a dead disk is no reason: both do what they are for
-        assert [asked(target, path) for path in ("/healthz", "/readyz")] == [(200, "ok\n")] * 2
+    for path in ("/healthz", "/readyz"):  # a dead disk is no reason: both do what they are for
+        assert told(path) == asked(urllib.request.Request(f"http://{where['kjbod-agent']}{path}")) == OK
     health = [rule["health"] for group in server.get("rules")["groups"] for rule in group["rules"]]
     assert set(health) == {"ok"}

@@ -196,6 +196,7 @@ class _Metrics:
 
     def __init__(self) -> None:
         self.where: tuple[str, int] | None = None
+        self.web: Any = None
 
     async def open(self, host: str, port: int) -> None:
         self.where = host, port
@@ -246,7 +247,7 @@ class Agent:
         }.items():
             monkeypatch.setattr(daemon, name, replacement)
         monkeypatch.setattr(listener, "serve", self._serve)
-        monkeypatch.setattr("kjbod.metrics.listener.MetricsListener", lambda *_: self.metrics)
+        monkeypatch.setattr("kjbod.metrics.listener.MetricsListener", self._made_metrics)
         monkeypatch.setattr(daemon.Agent, "_open_control", self._nothing)
         monkeypatch.setattr(daemon.Agent, "_keeper", lambda *_: None)  # it would start processes
 
@@ -257,6 +258,10 @@ class Agent:
     async def _serve(self, host: str, port: int, handler: Handler, *, limits: Limits, **_: object) -> Any:
         self.served.append((host, port, limits))
         self.handler = handler
+
+    def _made_metrics(self, *given: Any) -> _Metrics:
+        self.metrics.web = given[-1]
+        return self.metrics
 
     @staticmethod
     async def _nothing(*_: object) -> None:

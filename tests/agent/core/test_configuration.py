@@ -662,6 +662,13 @@ ROWS = {
     "kjbod.metrics.listener": Row(
         "kjbod.metrics.listener=localhost:9404", started(lambda a: a.metrics.where), None, ("localhost", 9404)
     ),
+    "kjbod.metrics.web.config.file": Row(
+        "kjbod.metrics.web.config.file=/web.yml",
+        started(lambda a: a.metrics.web and a.metrics.web.path),
+        None,
+        "/web.yml",
+        base="kjbod.metrics.listener=localhost:9404",
+    ),
 }
 
 
