@@ -23,10 +23,16 @@ ANY_IS_BAD: Final[Steps] = ((1, RED),)
 ANY_IS_ODD: Final[Steps] = ((1, ORANGE),)
 NONE_IS_BAD: Final[Steps] = ((0, RED), (1, GREEN))
 
+STATES: Final = (
+    *((state, GREEN) for state in ("online",)),
+    *((state, ORANGE) for state in ("suspect", "slow", "held", "full", "unknown")),
+    *((state, RED) for state in ("failed", "unreadable", "offline")),
+)
+"""Of a directory: as the guard or agent judges it, and for Kafka."""
 ALL: Final = 'job=~"$job"'
 HOST: Final = 'job=~"$job", instance=~"$instance"'
 DIRS: Final = f'{HOST}, log_directory=~"$log_directory"'
-ON_DIRECTORY: Final = "on (job, instance, log_directory)"
+OF_DISK: Final = "ignoring (state, reason, directory_id, device, model, serial, file_system)"
 
 
 @dataclass(frozen=True)
@@ -83,9 +89,9 @@ def lines(title: str, unit: str, about: str, *queries: tuple[str, str], maximum:
 
 
 NAMES: Final = (
-    *(("instance", "Host"), ("log_directory", "Directory"), ("state", "State"), ("serial", "Serial number")),
-    *(("device", "Device"), ("model", "Model"), ("version", "kjbod"), ("python_version", "Python")),
-    *(("view", "For Kafka"), ("step", "Action"), ("reason", "Waits for")),
+    *(("instance", "Host"), ("log_directory", "Directory"), ("state", "State"), ("view", "For Kafka")),
+    *(("step", "Action"), ("reason", "Waits for"), ("serial", "Serial number"), ("device", "Device")),
+    *(("model", "Model"), ("version", "kjbod"), ("python_version", "Python")),
 )
 
 
@@ -95,10 +101,10 @@ def table(title: str, expr: str, about: str, width: int = 24) -> Panel:
     return Panel(title, "table", (Query(expr),), about, width=width, hidden=hidden, names=NAMES)
 
 
-def joined(expr: str) -> str:
+def joined(expr: str, among: str = ALL) -> str:
     """Series of directories with the disk of each."""
-    info = f'kjbod_log_directory_info{{{ALL}, log_directory!=""}}'
-    return f"({expr}) * {ON_DIRECTORY} group_left (device, model, serial) {info}"
+    info = f'kjbod_log_directory_info{{{among}, log_directory!=""}}'
+    return f"({expr}) * {OF_DISK} group_left (device, model, serial) {info}"
 
 
 def total(metric: str, among: str = ALL) -> str:
@@ -234,8 +240,14 @@ def host_now() -> tuple[Panel, ...]:
             "Directories that failed or cannot be read.",
             ANY_IS_BAD,
         ),
-        stat("Mode act", total("kjbod_guard_acting", HOST), "0: the guard observes."),
-        stat("Broker runs", total("kjbod_guard_broker_bound", HOST), "As the guard sees it.", NONE_IS_BAD),
+        stat("Mode act", total("kjbod_guard_acting", HOST), "No: the guard observes.", unit="bool_yes_no"),
+        stat(
+            "Broker runs",
+            total("kjbod_guard_broker_bound", HOST),
+            "A Kafka broker that this guard is for.",
+            NONE_IS_BAD,
+            unit="bool_yes_no",
+        ),
         stat("Partitions without leader", total(WITHOUT_LEADER, HOST), "Nobody can read or write them.", ANY_IS_BAD),
         stat("Partitions below min ISR", total(BELOW_MIN_ISR, HOST), "Producers with acks=all get errors.", ANY_IS_BAD),
         stat(
@@ -246,8 +258,7 @@ def host_now() -> tuple[Panel, ...]:
         ),
         table(
             "Log directories",
-            f"(kjbod_log_directory_health{{{DIRS}}} == 1) * {ON_DIRECTORY} group_left (device, model, serial)"
-            f" kjbod_log_directory_info{{{DIRS}}}",
+            joined(f"kjbod_log_directory_health{{{DIRS}}} == 1", DIRS),
             "Compare the serial number with the label on the disk before you pull a disk.",
         ),
         table("State for Kafka", f"kjbod_guard_kafka_view{{{DIRS}}} == 1", "From the metadata.", width=8),
@@ -304,7 +315,7 @@ def host_health() -> tuple[Panel, ...]:
 
     name = "{{log_directory}}"
     return (
-        lines("Disk's own assessment", "bool_yes_no", "No: the disk predicts its failure.", (told("passed"), name)),
+        lines("Disk passes its own test", "bool_yes_no", "No: it predicts its failure.", (told("passed"), name)),
         lines("Temperature", "celsius", "Of the disk.", (told("temperature_celsius"), name)),
         lines(
             "Bad sectors",
@@ -395,8 +406,12 @@ def panel_json(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
         found["options"] = {"legend": {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull", "max"]}}
     else:
         found["options"] = {"showHeader": True}
-        found["fieldConfig"]["overrides"] = [link_to_host()]
-        organize = {"excludeByName": dict.fromkeys(panel.hidden, True), "renameByName": dict(panel.names)}
+        found["fieldConfig"]["overrides"] = [link_to_host(), colors()]
+        organize = {
+            "excludeByName": dict.fromkeys(panel.hidden, True),
+            "indexByName": {name: place for place, (name, _) in enumerate(panel.names)},
+            "renameByName": dict(panel.names),
+        }
         found["transformations"] = [{"id": "organize", "options": organize}]
     return found
 
@@ -413,6 +428,17 @@ def link_to_host() -> dict[str, Any]:
     url = "/d/kjbod-host?var-datasource=${datasource}&var-instance=${__value.text}"
     links = [{"title": "Directories of this host", "url": url}]
     return {"matcher": {"id": "byName", "options": "Host"}, "properties": [{"id": "links", "value": links}]}
+
+
+def colors() -> dict[str, Any]:
+    """States in the colour of their trouble."""
+    options = {state: {"color": color, "index": place} for place, (state, color) in enumerate(STATES)}
+    shown = [
+        {"id": "mappings", "value": [{"type": "value", "options": options}]},
+        {"id": "custom.displayMode", "value": "color-text"},
+        {"id": "custom.cellOptions", "value": {"type": "color-text"}},
+    ]
+    return {"matcher": {"id": "byRegexp", "options": "^(State|For Kafka)$"}, "properties": shown}
 
 
 def placed(rows: dict[str, tuple[Panel, ...]]) -> Iterator[dict[str, Any]]:

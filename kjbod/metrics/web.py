@@ -15,6 +15,8 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from kjbod.clock import Clock, SystemClock
 from kjbod.config.paths import is_below
 from kjbod.errors import ConfigError, KjbodError
@@ -80,8 +82,9 @@ class Web:
 
     @property
     def certificate(self) -> Certificate | None:
-        """Certificate of the listener; None: it has no TLS."""
-        return self._security.certificate
+        """Certificate of the listener, with the reason why changed files are not in use; None: it has no TLS."""
+        found = self._security.certificate
+        return replace(found, not_renewed=self._failure) if found is not None and self._failure else found
 
     async def look(self, *, timeout_ms: int) -> None:
         """Find out whether a file has changed.

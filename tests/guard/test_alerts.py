@@ -68,10 +68,14 @@ def _labels(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
 
 
-def of_guard(now: Picture, instance: str = GUARD["instance"]) -> Series:
+def of_path(path: str) -> dict[str, str]:
+    return {"log_directory": path, "logDirectory": path}
+
+
+def of_guard(now: Picture, **labels: str) -> Series:
     """A guard; its counters were as when all was well, until lately."""
     before = replace(now, counters=None if now.counters is None else WELL.counters)
-    return series(metrics_of(now), {**GUARD, "instance": instance}, metrics_of(before))
+    return series(metrics_of(now), {**GUARD, **labels}, metrics_of(before))
 
 
 def firing(names: Iterable[str], minutes: int = MINUTES) -> dict[str, Any]:
@@ -236,15 +240,18 @@ SITUATIONS: dict[str, tuple[Picture, set[str]]] = {
 
 
 def test_each_alert_fires_for_what_it_is_for_and_for_nothing_else(rules_hold: Callable[..., None]) -> None:
-    """All situations are hosts of one fleet, so that no host's series keep a rule from another one's."""
+    """All situations are hosts of one cluster, and another cluster has hosts of the same names where all is well."""
     fleet: Series = {}
     expected: list[dict[str, str]] = []
     for host, (now, names) in SITUATIONS.items():
-        fleet |= of_guard(now, host)
-        expected += [{"alertname": name, **({} if name in OF_ALL else {"instance": host})} for name in sorted(names)]
+        fleet |= of_guard(now, instance=host, cluster="a") | of_guard(WELL, instance=host, cluster="b")
+        expected += [
+            {"alertname": name, **({} if name in OF_ALL else {"instance": host, "cluster": "a"})}
+            for name in sorted(names)
+        ]
     samples = [{"labels": _labels(labels), "value": 1} for labels in expected]
-    found = {"expr": FIRING.replace("alertname", "alertname, instance"), "eval_time": f"{MINUTES}m"}
-    rules_hold(case("a fleet", fleet, {"promql_expr_test": [{**found, "exp_samples": samples}]}))
+    found = {"expr": FIRING.replace("alertname", "alertname, instance, cluster"), "eval_time": f"{MINUTES}m"}
+    rules_hold(case("a fleet", fleet, {"promql_expr_test": [{**found, "exp_samples": samples}]}), interval="5m")
 
 
 def test_rules_are_tried_by_a_tool_that_notices_when_one_does_not_fire(rules_hold: Callable[..., None]) -> None:
@@ -308,6 +315,16 @@ def test_two_versions_are_told_after_a_day(rules_hold: Callable[..., None]) -> N
         holds("an upgrade of half a day", ["0.2.0", "0.3.0"], set(), hours=12),
         holds("one from before there was kjbod_build_info", ["0.2.0", None], {"KjbodTwoVersions"}),
         holds("only such", [None, None], set()),
+        case(
+            "clusters of a version each",
+            {
+                key.replace("{", f'{{cluster="{name}",'): value
+                for name, version in (("a", "0.2.0"), ("b", "0.3.0"))
+                for key, value in host(1, version).items()
+            },
+            firing(set(), minutes=30 * 60),
+            interval="1h",
+        ),
         interval="1h",
     )
 
@@ -319,11 +336,11 @@ def test_an_alert_of_a_directory_has_the_serial_number_and_a_runbook(
     found = of_guard(first(verdict="failed", kafka="offline"))
     info = next(one for one in found if one.startswith("kjbod_log_directory_info") and WELL_ROW["path"] in one)
     del found[info]
-    labels = {**GUARD, "log_directory": WELL_ROW["path"], "device": "sdb", "model": "disk", "serial": serial}
+    labels = {**GUARD, **of_path(WELL_ROW["path"]), "device": "sdb", "model": "disk", "serial": serial}
     found[f"kjbod_log_directory_info{_labels(labels)}"] = f"1+0x{MINUTES}"
     told = {key: value for key, value in labels.items() if value}
     expected = {
-        "exp_labels": {**told, "logDirectory": WELL_ROW["path"], "severity": "warning", "view": "offline"},
+        "exp_labels": {**told, "severity": "warning", "view": "offline"},
         "exp_annotations": {
             "summary": f"{WELL_ROW['path']} of h1:9858 (serial {serial or 'unknown'}) is offline for Kafka",
             "runbook_url": f"{BASE}#kjboddiskoffline",
@@ -347,7 +364,7 @@ def test_every_alert_is_tried_and_says_where_and_what_to_do() -> None:
         summary = re.search(r"^ +summary: '(.+)'$", block, re.MULTILINE)
         assert summary is not None, name
         # What is counted over all guards has no instance.
-        everywhere = re.search(r"expr: (count|absent)\(", block)
+        everywhere = re.search(r"expr: (>-\s+)?(count|absent)\b", block)
         assert everywhere or "$labels.instance" in summary[1], name
         assert ("$labels.log_directory" in summary[1]) == ("kjbod_log_directory_info{" in block), name
         assert f"runbook_url: '{BASE}#{name.lower()}'" in block, name

@@ -133,5 +133,7 @@ def test_each_panel_is_answered_and_an_alert_is_raised_beside_a_dead_disk(
     assert alert["metric"]["device"].startswith("loop") and alert["metric"]["severity"] == "critical"
     for path in ("/healthz", "/readyz"):  # a dead disk is no reason: both do what they are for
         assert told(path) == asked(urllib.request.Request(f"http://{where['kjbod-agent']}{path}")) == OK
+    code, text = told("/metrics?names=new")
+    assert (code, *prometheus.promtool("check", "metrics", text=text)) == (200, 0, "")
     health = [rule["health"] for group in server.get("rules")["groups"] for rule in group["rules"]]
     assert set(health) == {"ok"}

@@ -252,6 +252,8 @@ async def test_what_cannot_be_used_changes_nothing_and_is_said_once(
     for _ in range(3):
         site.later()
         assert (await site.get(login=GOOD), await site.get()) == (OK, NO)
+    assert site.listener._web is not None and site.listener._web.certificate is not None
+    assert site.listener._web.certificate.not_renewed == said[0], "kjbod status is DEGRADED"
     assert len(said) == 1 and str(site.home) in said[0] and HASH not in said[0], said
 
 

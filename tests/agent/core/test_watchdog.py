@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kjbod.errors import EXIT_DISK_FAILURE
+from kjbod.metrics.vitals import Vitals
 from kjbod.runtime import systemd
 from kjbod_host.storage.api import LoadedDirectory, ProbeResult
 from tests.agent.core.test_broker import D1, D2, World
@@ -68,8 +69,10 @@ def test_a_monitor_that_stands_still_leaves_the_watchdog_hungry_though_the_loop_
             assert manager.count("WATCHDOG=1") == before
             (said,) = world.log.of("agent.standing.still")
             assert said["reason"] == monitor.still
+            assert world.broker.vitals() == Vitals(stuck=monitor.still)
             monitor.still = None
             await asyncio.sleep(5)
+            assert world.broker.vitals() == Vitals()
             assert manager.count("WATCHDOG=1") > before
 
     virtual(main)
@@ -81,6 +84,7 @@ def test_a_pause_of_the_whole_process_is_not_taken_for_a_part_that_stands_still(
             world.broker.monitor = monitor = Monitor()
             monitor.still = "/d1 has not been probed for 30000 ms"
             await asyncio.sleep(1)
+            assert world.broker.vitals() == Vitals()
             monitor.still = None
             before = manager.count("WATCHDOG=1")
             await asyncio.sleep(60)
@@ -99,8 +103,10 @@ def test_a_start_that_gets_on_asks_for_more_time_and_does_not_set_off_the_watchd
             await asyncio.sleep(30)
             assert manager.count("EXTEND_TIMEOUT_USEC=60000000") >= 25
             assert not manager.count("WATCHDOG=1")
+            assert world.broker.vitals() == Vitals(waits="it starts, and is not registered and unfenced yet")
             world.controller.silent = False
             await asyncio.sleep(30)
+            assert world.broker.vitals() == Vitals()
             ready = next(place for place, text in enumerate(manager.heard) if "READY=1" in text)
             assert not any("WATCHDOG" in text for text in manager.heard[:ready])
             assert not any("EXTEND" in text for text in manager.heard[ready:])
@@ -118,6 +124,8 @@ def test_heartbeats_that_never_end_leave_it_hungry_and_a_controller_that_never_a
             await asyncio.sleep(60)
             assert manager.count("WATCHDOG=1") >= 55
             assert not world.log.of("agent.standing.still")
+            assert world.broker.vitals().stuck is None
+            assert str(world.broker.vitals().waits).startswith("no controller for ")
 
             async def hang(*_: object, **__: object) -> Any:
                 await asyncio.Event().wait()
