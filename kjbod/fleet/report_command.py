@@ -12,10 +12,10 @@ from pathlib import Path
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.dates import check_dates
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.ingest.ahead import Ahead, session_bytes
 from kjbod.fleet.publishing import is_local, local_path, publish, workspace
 from kjbod.fleet.report_files import MARKS, OUTPUTS, Wanted, make_files, previous_report, write_json
 from kjbod.fleet.schema import STREAMS
-from kjbod.fleet.session import LARGE_INPUT_BYTES
 from kjbod.fleet.svg import plural
 
 _LAKE = "lake"
@@ -35,8 +35,8 @@ def report_inboxes(reports: Sequence[str], out: str, wanted: Wanted, place: Plac
     def body(running: Running) -> int:
         out_dir = local_path("--out", out)
         check_dates(wanted.from_date, wanted.to_date)
-        inboxes, size = _looked_at(reports)
-        with workspace(out_dir, MARKS) as work, running.watched_session(size) as spark:
+        inboxes, ahead = _looked_at(reports)
+        with workspace(out_dir, MARKS) as work, running.watched_session(session_bytes(ahead)) as spark:
             from kjbod.fleet.ingest.command import said
             from kjbod.fleet.ingest.stream import ingest_into
             from kjbod.fleet.lake.claim import claimed
@@ -46,7 +46,7 @@ def report_inboxes(reports: Sequence[str], out: str, wanted: Wanted, place: Plac
 
             lake = open_lake(spark, str((work / _LAKE).absolute()), create=True)
             with claimed(lake, "ingest"):
-                taken = ingest_into(spark, lake, inboxes, running.progress)
+                taken = ingest_into(spark, lake, inboxes, running.progress, ahead=ahead)
             if not taken.files:
                 raise FleetError(f"no report file below {', '.join(reports)} (samples/ and events/ with *.jsonl.gz)")
             if not any(taken.rows.values()):
@@ -65,26 +65,28 @@ def report_inboxes(reports: Sequence[str], out: str, wanted: Wanted, place: Plac
     )
 
 
-def _looked_at(reports: Sequence[str]) -> tuple[list[str], int]:
-    """Inboxes for Spark, and the size of their files, which says how large a job it is; of such as are on this machine
-    alone. What they lack is said before Spark starts, and what may not be read, which Spark would pass over.
+def _looked_at(reports: Sequence[str]) -> tuple[list[str], Ahead | None]:
+    """Inboxes for Spark, and what waits in them if all are on this machine. What they lack is said before Spark starts,
+    and what may not be read, which Spark would pass over.
 
     Raises:
         FleetError: no such directory, no report file in it, or a file that may not be read.
     """
-    inboxes, total = [], 0
+    inboxes, found = [], []
     for given in reports:
         if not is_local(given):
             inboxes.append(given)
-            total += LARGE_INPUT_BYTES
             continue
         path = local_path("--reports", given)
-        total += _size_of(path)
+        found.append(_size_of(path))
         inboxes.append(str(path.absolute()))
-    return inboxes, total
+    if len(found) < len(inboxes):
+        return inboxes, None
+    return inboxes, Ahead(sum(files for files, _ in found), sum(size for _, size in found), True, 0)
 
 
-def _size_of(reports_dir: Path) -> int:
+def _size_of(reports_dir: Path) -> tuple[int, int]:
+    """Report files of an inbox, and their bytes."""
     try:
         there = stat.S_ISDIR(reports_dir.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -110,7 +112,7 @@ def _size_of(reports_dir: Path) -> int:
     if not files:
         more = f"; {plural(waiting, 'file')} still being written by agents" if waiting else ""
         raise FleetError(f"no report file below {reports_dir} (samples/ and events/ with *.jsonl.gz){more}")
-    return total
+    return files, total
 
 
 def _readable_bytes(path: Path) -> int:

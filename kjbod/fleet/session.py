@@ -56,6 +56,8 @@ LARGE_INPUT_BYTES = 256 << 20
 """Compressed input from which on the C2 compiler and a parallel collector repay their start: about 5 million lines."""
 MEDIUM_INPUT_BYTES = 32 << 20
 """Compressed input from which on it repays to compile plans to Java, and a collector that uses all processors."""
+SPLIT_INPUT_BYTES = 3 << 19
+"""Compressed input from which on it repays to compile the parser's expressions: about 20,000 lines."""
 SHUFFLE_INPUT_BYTES = 4 << 20
 """Compressed input for each partition of a shuffle: about 80,000 lines. More partitions cost more than they share."""
 _CLUSTER_BYTES = LARGE_INPUT_BYTES + 1
@@ -124,6 +126,8 @@ PLAIN = {
     "spark.sql.adaptive.enabled": "false",
 }
 """For thousands of rows: compiling a plan to Java, and planning it anew after each stage, would be half of the time."""
+SPLIT = PLAIN | {"spark.sql.codegen.factoryMode": "FALLBACK"}
+"""For a hundred thousand rows of a hundred columns: expressions are compiled, whole stages are not."""
 COMPILED = {
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
@@ -131,8 +135,8 @@ COMPILED = {
     "spark.sql.codegen.maxFields": "1000",  # tables of more than 100 columns too, which does not pay back before that
 }
 """For a million rows."""
-LARGE_ROWS = 200_000
-"""Rows from which on :data:`COMPILED` pays back."""
+LARGE_ROWS, MEDIUM_ROWS = 200_000, 20_000
+"""Rows from which on :data:`COMPILED` pays back, and :data:`SPLIT`."""
 _STATIC = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # or there is a stack trace for each column
     "spark.sql.codegen.cache.maxEntries": "2000",  # of 100 none is left when the next hour of a long process needs it
@@ -217,6 +221,12 @@ def tuned(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             spark.conf.set(name, value)
+
+
+def tuned_to_parse(spark: "SparkSession", input_bytes: int) -> contextlib.AbstractContextManager[None]:
+    """A session for going through so much compressed input, which is what it was made for."""
+    is_split = SPLIT_INPUT_BYTES < input_bytes <= MEDIUM_INPUT_BYTES
+    return tuned(spark, SPLIT) if is_split else contextlib.nullcontext()
 
 
 def apart(spark: "SparkSession", settings: Mapping[str, str]) -> "SparkSession":

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 import pytest
 
 from kjbod.fleet.command import EXIT_OK, Place, Running
-from kjbod.fleet.ingest.ahead import Ahead, look_ahead
+from kjbod.fleet.ingest.ahead import Ahead, look_ahead, session_bytes
 from kjbod.fleet.ingest.checkpoint import OWNER, Run, with_note
-from kjbod.fleet.ingest.command import Asked, ingest, session_bytes
+from kjbod.fleet.ingest.command import Asked, ingest
 from kjbod.fleet.lake.lake import IDENTITY, LIVE
 from kjbod.fleet.lake.state import State, to_json
 from kjbod.fleet.session import LARGE_INPUT_BYTES, MEDIUM_INPUT_BYTES

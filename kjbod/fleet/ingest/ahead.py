@@ -18,6 +18,7 @@ from kjbod.fleet.lake.lake import IDENTITY, LIVE, is_state
 from kjbod.fleet.lake.state import State, from_json
 from kjbod.fleet.publishing import is_local, local_path
 from kjbod.fleet.schema import STREAMS
+from kjbod.fleet.session import LARGE_INPUT_BYTES, MEDIUM_INPUT_BYTES
 
 _FINISHED = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
@@ -34,6 +35,14 @@ class Ahead:
     """Whether each batch that was begun is in the lake."""
     touched: int
     """Hours that wait for a rollup."""
+
+
+def session_bytes(ahead: Ahead | None) -> int:
+    """The input that a session is to be set up for: what waits, as far as that is little. To compile plans, and all of
+    Java's code twice, pays for itself in an hour of a thousand hosts, and in a service that follows."""
+    if ahead is None or ahead.new_bytes > MEDIUM_INPUT_BYTES:
+        return LARGE_INPUT_BYTES + 1
+    return ahead.new_bytes
 
 
 class _UnknownError(Exception):

@@ -18,6 +18,7 @@ from kjbod.fleet.ingest.staging import WRITING, staged_lines, staged_samples, st
 from kjbod.fleet.lake.lake import HOUR_MS, Lake
 from kjbod.fleet.lake.state import BATCH, STAGED, Piece, State
 from kjbod.fleet.schema import EVENTS, SAMPLES, STREAMS, TRAILER_DDL
+from kjbod.fleet.session import tuned_to_parse
 from kjbod.fleet.tables import AUDIT_FILES, AUDIT_QUARANTINE, SILVER_EVENTS, SILVER_SAMPLES, Table
 
 if TYPE_CHECKING:
@@ -52,14 +53,16 @@ class TakeBatch:
         prefix: str,
         progress: Callable[[str], None],
         files_of: Callable[[int], "DataFrame"],
+        input_bytes: int = 0,
     ) -> None:
         """``prefix``: the inbox's URI as files have it; ``files_of``: the names (``_uri``) of the files of a batch,
-        those included of which nothing can be read."""
+        those included of which nothing can be read; ``input_bytes``: what Spark was started for."""
         self.lake = lake
         self.run = run
         self.prefix = prefix
         self.progress = progress
         self.files_of = files_of
+        self.input_bytes = input_bytes
         self.failure: Exception | None = None
         """Why the last batch was not taken."""
 
@@ -78,7 +81,7 @@ class _Batch:
     def __init__(self, taking: TakeBatch, text: "DataFrame", number: int) -> None:
         self.lake, self.run, self.number = taking.lake, taking.run, number
         self.prefix, self.progress, self.text = taking.prefix, taking.progress, text
-        self._files_of = taking.files_of
+        self._files_of, self._input_bytes = taking.files_of, taking.input_bytes
         self._made: list[str] = []
         self._left_over: list[str] = []
         """What was staged and is no silver, to be deleted once the batch is committed."""
@@ -172,7 +175,8 @@ class _Batch:
 
     def _stage(self) -> str:
         path = self._new(SILVER_SAMPLES)
-        write_staged(self.text, self._files_of(self.number), self.prefix, self.lake.full(path))
+        with tuned_to_parse(self.text.sparkSession, self._input_bytes):  # a stream has a session of its own
+            write_staged(self.text, self._files_of(self.number), self.prefix, self.lake.full(path))
         return path
 
     def _write_rows(

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.fleet_error import ClaimedError
-from kjbod.fleet.ingest.ahead import Ahead, look_ahead
+from kjbod.fleet.ingest.ahead import Ahead, look_ahead, session_bytes
 from kjbod.fleet.ingest.stream import IngestResult, inbox_uri, ingest_into
 from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import open_lake
 from kjbod.fleet.rollup.command import rolled_up
 from kjbod.fleet.rollup.run import RollupResult, rollup_into
 from kjbod.fleet.schema import EVENTS, SAMPLES
-from kjbod.fleet.session import LARGE_INPUT_BYTES, MEDIUM_INPUT_BYTES, is_nearby
+from kjbod.fleet.session import is_nearby
 from kjbod.fleet.svg import plural
 
 _BAD_FILES_SAID = 10
@@ -74,6 +74,7 @@ def ingest(asked: Asked, place: Place) -> int:
                     every_s=asked.every_s,
                     delete_ingested=asked.delete_ingested,
                     then=roll_again if asked.rollup else None,
+                    ahead=ahead,
                 )
             running.print(*said(result))
             if asked.rollup:
@@ -95,14 +96,6 @@ def is_nothing(ahead: Ahead, asked: Asked) -> bool:
     """Whether there is nothing to do."""
     waits = ahead.files or not ahead.is_settled or (asked.rollup and ahead.touched)
     return not waits and not asked.delete_ingested
-
-
-def session_bytes(ahead: Ahead | None) -> int:
-    """The input that a session is to be set up for: what waits, as far as that is little. To compile plans, and all of
-    Java's code twice, pays for itself in an hour of a thousand hosts, and in a service that follows."""
-    if ahead is None or ahead.new_bytes > MEDIUM_INPUT_BYTES:
-        return LARGE_INPUT_BYTES + 1
-    return ahead.new_bytes
 
 
 def said(result: IngestResult) -> list[str]:

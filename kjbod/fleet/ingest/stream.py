@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kjbod.fleet.fleet_error import FleetError
+from kjbod.fleet.ingest.ahead import Ahead
 from kjbod.fleet.ingest.checkpoint import LOG_COMPACT_INTERVAL, Run, files_of_batch, noted, open_run
 from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.listing import run_of, take_listed
@@ -86,6 +87,7 @@ def ingest_into(
     every_s: float | None = None,
     delete_ingested: bool = False,
     then: Callable[[], bool] | None = None,
+    ahead: Ahead | None = None,
 ) -> IngestResult:
     """Take what is new in some inboxes, each file once. The caller holds the claim ``ingest``.
 
@@ -96,6 +98,7 @@ def ingest_into(
         delete_ingested: delete files that the lake proves to hold.
         then: with ``every_s``: to be called at the beginning, and whenever something was taken, on this thread, while
             no batch is being taken. It says whether it could do what it is to do; else it is called again.
+        ahead: what waits, where somebody has looked before Spark was started.
 
     Raises:
         FleetError: no such inbox; a checkpoint that is not the lake's; or a batch failed, and does not count.
@@ -110,7 +113,7 @@ def ingest_into(
     runs = [open_run(lake, inbox, rescan=rescan) for inbox in inboxes]
     if every_s is None:
         for run in runs:
-            _take_what_is_there(spark, lake, run, progress, files_max)
+            _take_what_is_there(spark, lake, run, progress, files_max, ahead, is_alone=len(runs) == 1)
     else:
         _follow(spark, lake, runs, progress, files_max, every_s, delete_ingested=delete_ingested, then=then)
     result = result_since(lake, before, runs)
@@ -162,7 +165,13 @@ def _take_listed(
 
 
 def _query(
-    spark: "SparkSession", lake: Lake, run: Run, progress: Progress, files_max: int, trigger: Mapping[str, Any]
+    spark: "SparkSession",
+    lake: Lake,
+    run: Run,
+    progress: Progress,
+    files_max: int,
+    trigger: Mapping[str, Any],
+    input_bytes: int = 0,
 ) -> tuple["StreamingQuery", Any]:
     from kjbod.fleet.ingest.batch import TakeBatch
     from kjbod.fleet.ingest.lines import arriving
@@ -170,17 +179,28 @@ def _query(
     def files_of(number: int) -> "DataFrame":
         return files_of_batch(lake, run.checkpoint, number)
 
-    taking = TakeBatch(lake, run, open_inbox(spark, run.inbox).uri(), progress, files_of)
+    taking = TakeBatch(lake, run, open_inbox(spark, run.inbox).uri(), progress, files_of, input_bytes)
     writer = arriving(spark, run.inbox, files_max).writeStream.foreachBatch(taking)
     writer = writer.option("checkpointLocation", lake.full(run.checkpoint)).trigger(**trigger)
     with _settings(spark):
         return writer.start(), taking
 
 
-def _take_what_is_there(spark: "SparkSession", lake: Lake, run: Run, progress: Progress, files_max: int) -> None:
-    query, taking = _query(spark, lake, run, progress, files_max, {"availableNow": True})
+def _take_what_is_there(
+    spark: "SparkSession",
+    lake: Lake,
+    run: Run,
+    progress: Progress,
+    files_max: int,
+    ahead: Ahead | None,
+    *,
+    is_alone: bool,
+) -> None:
+    size = ahead.new_bytes if ahead else 0
+    query, taking = _query(spark, lake, run, progress, files_max, {"availableNow": True}, size)
     with _stopped(query):
-        waiting = max(_files_there(spark, run.inbox) - run.files, 0)  # while the query lists them too
+        # Spark counts them while the query lists them too.
+        waiting = ahead.files if ahead and is_alone else max(_files_there(spark, run.inbox) - run.files, 0)
         progress(f"{run.inbox}: {plural(waiting, 'new file')}, so many at a time: {files_max:,}")
         telling = _Telling(lake, run, waiting, progress)
         while not _ended(query, taking):

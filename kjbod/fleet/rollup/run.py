@@ -28,7 +28,7 @@ from kjbod.fleet.rollup import agents, days, drives, hours, incidents
 from kjbod.fleet.rollup.day_rows import day_rows
 from kjbod.fleet.rollup.drive_past import PastNote, merged_past, past_of_days, past_until
 from kjbod.fleet.rollup.pieces import At, counted, files_of, write, write_each
-from kjbod.fleet.session import COMPILED, LARGE_ROWS, PLAIN, tuned
+from kjbod.fleet.session import COMPILED, LARGE_ROWS, MEDIUM_ROWS, PLAIN, SPLIT, tuned
 from kjbod.fleet.silver import is_repeated, once, without_repetitions
 from kjbod.fleet.tables import (
     AGENT_DAY,
@@ -173,7 +173,7 @@ def _roll(
 
 def _of_samples(rows: int) -> Mapping[str, str]:
     """Settings for what goes through so many samples."""
-    return COMPILED if rows >= LARGE_ROWS else PLAIN
+    return COMPILED if rows >= LARGE_ROWS else SPLIT if rows >= MEDIUM_ROWS else PLAIN
 
 
 def _of_directories(directories: int) -> Mapping[str, str]:
