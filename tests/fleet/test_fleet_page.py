@@ -48,6 +48,7 @@ from tests.fleet.report_data import (
     SILENT,
     agent,
     failed,
+    forecast,
     host_name,
     incident,
     insights,
@@ -257,6 +258,28 @@ def test_a_directory_that_is_full_in_hours_stands_beside_dead_disks() -> None:
     assert [item.what for item in found["full-at-once"].items] == ["full", "full in 1.4 d"]
     assert [item.what for item in found["full"].items] == ["full in 12.0 d"]
     assert (found["full-at-once"].total, found["full"].total) == (2, 1)
+
+
+def test_the_table_of_what_fills_up_has_what_fills_up_and_no_other() -> None:
+    def of(*found: tuple[int, float | None, float | None]) -> str:
+        until = (
+            (broker, days and tuple(Days(mark_pct=m, days=days, soonest=days, latest=latest) for m in (80, 90, 100)))
+            for broker, days, latest in found
+        )
+        rows = tuple(
+            dataclasses.replace(forecast(broker, None), **({"until": days} if days else {})) for broker, days in until
+        )
+        of_all = report(100)
+        capacity = dataclasses.replace(of_all.insights.capacity, forecasts=rows)
+        changed = dataclasses.replace(of_all, insights=dataclasses.replace(of_all.insights, capacity=capacity))
+        return part(index_page(changed), "room")
+
+    html = of((1, 1.4, 1.44), (2, 12.0, 19.0), (3, 40.0, None), (4, None, None), (5, None, None))
+    table = html.partition("Soonest to be full")[2].partition("</table>")[0]
+    assert all(host_name(broker) in table for broker in (1, 2, 3))
+    assert not any(host_name(broker) in table for broker in (4, 5)) and "–" not in table
+    assert re.findall(r"<td>([\d.]+ d[^<]*)</td>", table) == ["1.4 d", "12.0 d to 19.0 d", "40.0 d to later"]
+    assert "Soonest to be full" not in of((4, None, None), (5, None, None))
 
 
 def test_an_agent_that_was_asked_to_stop_comes_after_the_dead_disks() -> None:

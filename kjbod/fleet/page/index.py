@@ -362,6 +362,9 @@ def _room(report: FleetReport) -> str:
     note += f"Forecast to be full: {', '.join(within) or 'none'}. "
     note += "A forecast is a straight line through the days since the last large drop, and reaches no further than "
     note += "twice what was seen."
+    filling = [f for f in room.forecasts if any(until.days is not None for until in f.until)]
+    # All that have a date are there, unless there are as many as the report has at most.
+    total = room.directories if len(filling) == len(room.forecasts) else None
     full = (
         Column("host", lambda f: _of_place(f.place)),
         Column("directory", lambda f: f.place.path),
@@ -380,8 +383,8 @@ def _room(report: FleetReport) -> str:
     return section(
         "Room: what fills up, and what a move would gain",
         note,
-        "<h3>Soonest to be full</h3>" if room.forecasts else "",
-        table(room.forecasts, full, total=room.directories, most=25, label="Forecast"),
+        "<h3>Soonest to be full</h3>" if filling else "",
+        table(filling, full, total=total, most=25, label="Forecast"),
         f"<h3>Uneven hosts <span class='count'>{room.uneven_hosts:,}</span></h3>" if room.imbalances else "",
         table(
             room.imbalances, moves, total=room.uneven_hosts, most=12, label="Uneven hosts, and what a move would gain"
@@ -402,8 +405,8 @@ def _limits(forecast: Forecast) -> Value:
     found = next((d for d in forecast.until if d.mark_pct == 100), None)
     if found is None or found.days is None or found.soonest is None:
         return None
-    latest = "later" if found.latest is None else f"{found.latest:,.1f} d"
-    return f"{found.soonest:,.1f} d to {latest}"
+    soonest, latest = f"{found.soonest:,.1f} d", "later" if found.latest is None else f"{found.latest:,.1f} d"
+    return soonest if latest == soonest else f"{soonest} to {latest}"
 
 
 def _commands(uneven: Imbalance) -> Value:
