@@ -32,6 +32,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 VERSION: Final = 1
+CLUSTER_ID: Final = "CLUSTER_ID"
+OWNER: Final = "USER:GROUP"
+QUESTIONS: Final[Mapping[str, str]] = {
+    CLUSTER_ID: "Id of the Kafka cluster",
+    OWNER: "User and group that run Kafka, as USER:GROUP",
+}
+"""Questions for words of commands that nobody knows yet."""
 _CHECKS: Final[Mapping[str, str]] = {"ext4": "fsck.ext4 -f", "xfs": "xfs_repair"}
 
 
@@ -131,7 +138,7 @@ def behind(answer: Mapping[str, Any], paths: Sequence[str]) -> str | None:
         if row["kafka"] != "online":
             return f"Kafka does not use {path} yet; a broker that started before the disk was mounted must restart"
     if answer["metadata_missing"] or answer["needs"] is None:
-        return f"the guard does not follow the metadata: {answer['metadata_missing']}"
+        return f"the guard does not follow the metadata: {answer['metadata_missing'] or 'it has just started'}"
     if answer["fenced"]:
         return "the broker is fenced: it starts, or catches up"
     if answer["evicted"]:
@@ -214,7 +221,7 @@ def commands(now: Replacement, files: Sequence[str], config: str, *, dynamic: bo
             return [
                 ("mkdir", "-p", *now.paths),
                 ("kjbod", "format", "-t", now.cluster_id, "-c", config, "--ignore-formatted", *more),
-                ("chown", "-R", now.owner or "USER:GROUP", *now.paths),
+                ("chown", "-R", now.owner or OWNER, *now.paths),
             ]
         case Stage.START if now.unit is not None:
             return [("systemctl", "start", now.unit)]

@@ -56,6 +56,11 @@ class Replacing:
         self._file = Path(config.kjbod_state_dir) / FILE_NAME
         self._out = Printer()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a replacement to go on with."""
+        return self._file.exists()
+
     def show(self, directory: str) -> None:
         """Print what is left to do, and do nothing.
 
@@ -134,9 +139,10 @@ class Replacing:
         if (reason := replacement.why_not_begin(now, facts)) is not None:
             self._out(safe(reason))
             return False
-        if now.stage is Stage.FORMAT and now.owner is None:
-            owner = click.prompt("User and group that run Kafka, as USER:GROUP")
-            commands = [tuple(owner if one == "USER:GROUP" else one for one in command) for command in commands]
+        for name, question in replacement.QUESTIONS.items():
+            if any(name in command for command in commands):
+                said = click.prompt(question)
+                commands = [tuple(said if one == name else one for one in command) for command in commands]
         return all(self._run(command) for command in commands)
 
     def _run(self, command: replacement.Command) -> bool:
@@ -194,6 +200,8 @@ class Replacing:
             KjbodError: the directory has no disk of its own, or no guard answers.
         """
         answer = self._client.call("status")
+        if answer.get("role") != "guard":
+            raise KjbodError("an agent answers here, and not a guard: see agent/README.md for its disks")
         rows = {row["path"]: row for row in answer["directories"]}
         if directory not in rows:
             raise KjbodError(f"{directory} is no log directory of this broker: give {' or '.join(rows)}")
@@ -213,7 +221,7 @@ class Replacing:
             model=row["model"],
             serial=row["serial"],
             fstab=fstab_of(mount.mount_point),
-            cluster_id=answer["cluster_id"],
+            cluster_id=answer["cluster_id"] or replacement.CLUSTER_ID,
             pid=pid,
             unit=None if pid is None else unit_of(pid),
             owner=None if pid is None else owner_of(pid),

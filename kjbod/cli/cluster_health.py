@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final
 
+from kjbod.clock import SystemClock
 from kjbod.cluster import asking, health
 from kjbod.cluster.asking import Members
 from kjbod.cluster.health import Level, Reading
@@ -35,6 +36,8 @@ METRICS_BYTES_MAX: Final = 8 * 1024 * 1024
 COLUMNS: Final = 120
 """Of a pipe."""
 _COLOURS: Final = {Level.OK: "\x1b[1;32m", Level.DEGRADED: "\x1b[1;33m", Level.CRITICAL: "\x1b[1;31m"}
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Guards are asked without the proxy that leads out of the site."""
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 Survey = Callable[[], tuple[str, Known, Sequence[BrokerDirs]]]
@@ -90,14 +93,30 @@ def ask_guard(host: str, port: int) -> Reading | str:
     """Return the metrics of a guard, or the reason why there are none."""
     where = f"[{host}]" if ":" in host else host
     try:
-        with urllib.request.urlopen(f"http://{where}:{port}/metrics", timeout=GUARD_TIMEOUT_S) as answer:
-            return health.reading(answer.read(METRICS_BYTES_MAX).decode("utf-8", "replace"))
+        with _DIRECT.open(f"http://{where}:{port}/metrics", timeout=GUARD_TIMEOUT_S) as answer:
+            return health.reading(_content(answer).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         return f"HTTP status {error.code}"
     except urllib.error.URLError as error:
         return printable(getattr(error.reason, "strerror", None) or str(error.reason), 80)
     except (OSError, http.client.HTTPException, ValueError) as error:
         return printable(str(error) or type(error).__name__, 80)
+
+
+def _content(answer: http.client.HTTPResponse) -> bytes:
+    """The body. One that comes in drops does not hold the command.
+
+    Raises:
+        ValueError: it takes too long, or is too large.
+    """
+    clock = SystemClock()
+    ends_ms = clock.monotonic_ms() + round(GUARD_TIMEOUT_S * 1000)
+    found = b""
+    while piece := answer.read1(65_536):
+        found += piece
+        if len(found) > METRICS_BYTES_MAX or clock.monotonic_ms() > ends_ms:
+            raise ValueError(f"no whole answer within {GUARD_TIMEOUT_S:.0f} s")
+    return found
 
 
 def survey_of(

@@ -194,8 +194,9 @@ def replace(config: Path, guard_config: Path | None, directory: str, dry_run: bo
         return 0
     try:
         replacing.run(path)
-    except click.Abort:
-        complain(f"stopped: type the same command to go on: kjbod guard replace {shlex.join([*files, path])}")
+    except (click.Abort, KeyboardInterrupt):
+        if replacing.has_begun:
+            complain(f"stopped: type the same command to go on: kjbod guard replace {shlex.join([*files, path])}")
         raise
     return 0
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from kjbod.cli import cluster_health
 from kjbod.cli import main as cli
+from kjbod.cluster.health import Reading
 from kjbod.config import load_config
 from scripts.rig.cluster import directory_id
 from scripts.rig.processes import ManagedProcess, Processes, free_port, wait_until
@@ -171,6 +173,19 @@ def test_a_cluster_that_nobody_can_ask_is_unknown() -> None:
     done = run_kjbod("cluster", "health", "--bootstrap-server", "127.0.0.1:1")
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.startswith("UNKNOWN: cannot connect to 127.0.0.1:1: ") and done.stdout.count("\n") == 1
+
+
+def test_a_guard_whose_answer_has_no_end_costs_its_own_line_and_no_proxy_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_health, "GUARD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(cluster_health, "METRICS_BYTES_MAX", 10)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with metrics("kjbod_guard_acting 1\n" * 9) as port:
+        assert cluster_health.ask_guard("127.0.0.1", port) == "no whole answer within 0 s"
+    monkeypatch.setattr(cluster_health, "METRICS_BYTES_MAX", 1_000)
+    with metrics("kjbod_guard_acting 1\n") as port:
+        assert cluster_health.ask_guard("127.0.0.1", port) == Reading(acts=True)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ class Host:
         self.ran: list[str] = []
         self.refuses: set[str] = set()
         self.pid: int | None = PID
-        self.mode = "act"
+        self.role, self.mode, self.cluster_id = "guard", "act", "C1"
         self.row = {"path": DIR, "verdict": "failed", "kafka": "offline", "device": "sdd 8:48", "model": "X1"}
         self.row |= {"serial": SERIAL, **row}
         self.evicted, self.out_of_sync = 9, 0
@@ -54,8 +54,9 @@ class Host:
         if self.pid is not None and self.evicted and self.row["kafka"] == "online":
             self.evicted -= 1  # the guard restores
         return {
+            "role": self.role,
             "mode": self.mode,
-            "cluster_id": "C1",
+            "cluster_id": self.cluster_id,
             "broker": {"pid": self.pid},
             "directories": [self.row],
             "metadata_missing": None,
@@ -268,6 +269,23 @@ def test_another_directory_waits_until_the_first_one_is_complete(host: Host, tmp
         run(host, tmp_path, "y\ny\n")
     with pytest.raises(KjbodError, match=f"the replacement of {DIR} is not complete"):
         run(host, tmp_path, "y\n", "/mnt/d4/kafka")
+
+
+def test_words_that_nobody_knows_are_asked_for(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.cluster_id = ""
+    monkeypatch.setattr(replacing, "owner_of", lambda pid: None)
+    (tmp_path / "fstab").write_text(f"LABEL=d3 {MOUNT} ext4\n")
+    run(host, tmp_path, f"{TO_THE_DISK}{SERIAL}\n\ny\ny\nC7\nk:g\ny\n")
+    assert host.ran[-3:-1] == [
+        "kjbod format -t C7 -c /etc/kafka/server.properties --ignore-formatted",
+        f"chown -R k:g {DIR}",
+    ]
+
+
+def test_an_agent_that_answers_is_named(host: Host, tmp_path: Path) -> None:
+    host.role = "agent"
+    with pytest.raises(KjbodError, match="an agent answers here"):
+        run(host, tmp_path, "y\n")
 
 
 def test_two_terminals_do_not_replace_at_once(host: Host, tmp_path: Path) -> None:
