@@ -77,8 +77,8 @@ class JournalWriter:
         """Put an effect into journal and audit; why that did not work in time, in words."""
         try:
             async with asyncio.timeout(PATIENCE_MS / 1000):
+                await self.scribe.does(effect.name, path, effect.facts())  # told, also where the journal fails
                 await self._save()
-                await self.scribe.does(effect.name, path, effect.facts())
         except TimeoutError:
             return self._in_trouble(NO_ANSWER)
         except OSError as error:

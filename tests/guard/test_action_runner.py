@@ -779,6 +779,29 @@ async def test_nothing_is_evicted_that_cannot_be_written_down() -> None:
     assert world.acts == ["report", "cut", "evict"] and guard.acting.unwritten == ""
 
 
+@pytest.mark.parametrize(
+    ("crippled", "until", "acts"),
+    [
+        (False, "suspect", ["mask"]),
+        (True, "suspect", ["mask", "kill", "fence"]),
+        (False, "report", ["cut"]),
+        (True, "report", ["cut", "kill", "fence"]),
+        (True, "cut", ["kill", "fence"]),
+    ],
+)
+async def test_an_act_is_told_before_it_is_done_also_while_nothing_can_be_written_down(
+    crippled: bool, until: str, acts: list[str]
+) -> None:
+    world = World(crippled=crippled)
+    guard = Guard(world)
+    await guard.until(until)
+    world.no_disk = True
+    before, told = len(world.acts), len(world.audit)
+    await guard.run(CUT_AFTER_MS + 2_000)
+    assert world.acts[before:] == acts
+    assert [one for one in world.audit[told:] if one in acts] == acts
+
+
 async def test_lists_that_an_unanswered_eviction_may_have_changed_stay_when_the_next_cannot_be_written_down() -> None:
     world = World(cannot={"evict": Done(outcome=Outcome.FAILED, reason="no answer")})
     guard = Guard(world)
