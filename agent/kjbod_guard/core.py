@@ -146,8 +146,10 @@ class GuardCore:
         self.leading: dict[str, slow_steps.Standing] = {}
         self.record = suspecting.Standing(run=run)
         self.refused: retries.Retries = {}
+        self._heard_ms: int | None = None
+        """When a controller had answered last, at the last look at which it had just done so."""
         self._unheard = False
-        """Whether no controller had answered at the last look."""
+        """Whether it had not at the last look."""
         self._deciding = Deciding(site)
         self._evictions, self._demotions = Settling(UNFOLLOWED_MS), Settling(UNFOLLOWED_MS)
         self._fenced_before = journal.fenced
@@ -245,7 +247,10 @@ class GuardCore:
         (:data:`.budget.EVICT_WITHIN_MS`), and so has doubt (:data:`DOUBT_MS`)."""
         unheard = self._deciding.unheard(now) is not None
         if self._unheard and not unheard:
-            self.record, self.refused = suspecting.at_once(self.record), retries.at_once(self.refused, now.now_ms)
+            since_ms = self._heard_ms or 0
+            self.record = suspecting.at_once(self.record, since_ms)
+            self.refused = retries.at_once(self.refused, since_ms, now.now_ms)
+        self._heard_ms = self._heard_ms if unheard else now.answered_ms
         self._unheard = unheard
 
     def _take_over(self, now: Situation) -> None:

@@ -102,9 +102,15 @@ def due(retries: Retries, means: str, keys: Collection[Key], now_ms: int) -> lis
     ]
 
 
-def at_once(retries: Retries, now_ms: int) -> Retries:
-    """Return the retries with all partitions due that are not left to a person."""
-    return {key: one if one.is_left else replace(one, due_ms=min(one.due_ms, now_ms)) for key, one in retries.items()}
+def at_once(retries: Retries, since_ms: int, now_ms: int) -> Retries:
+    """Return the retries when controllers that have not answered since then do so again: what failed meanwhile is due,
+    but for what is left to a person."""
+    return {
+        key: replace(one, due_ms=min(one.due_ms, now_ms))
+        if one.due_ms - one.wait_ms >= since_ms and not one.is_left
+        else one
+        for key, one in retries.items()
+    }
 
 
 def next_ms(retries: Retries, now_ms: int) -> int | None:

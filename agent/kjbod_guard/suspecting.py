@@ -115,9 +115,10 @@ def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
     return replace(now, wait_ms=wait_ms, due_ms=now_ms + wait_ms)
 
 
-def at_once(now: Standing) -> Standing:
-    """Return the state after controllers that did not answer do so again: nothing has to wait any more."""
-    return replace(now, due_ms=0)
+def at_once(now: Standing, since_ms: int) -> Standing:
+    """Return the state when controllers that have not answered since then do so again: what failed meanwhile does not
+    wait any more."""
+    return replace(now, due_ms=0) if now.due_ms - now.wait_ms >= since_ms else now
 
 
 def offset_of(

@@ -755,6 +755,19 @@ def test_lists_that_were_refused_are_due_at_once_when_controllers_answer_again(s
     assert found == [False, False, False, True]
 
 
+@pytest.mark.parametrize("refused_ms", [101, 1_000, 1_501, 20_000, 59_000])
+def test_what_the_controllers_refused_before_they_were_silent_waits_on(refused_ms: int) -> None:
+    one = _evict()
+    one.core.came_of(one.begun(Evict), FAILED, one.now)
+    due_ms = NOW_MS - refused_ms + 60_000
+    one.core.refused = {key: replace(its, due_ms=due_ms, wait_ms=60_000) for key, its in one.core.refused.items()}
+    one.core.record = replace(one.core.record, due_ms=due_ms, wait_ms=60_000)
+    for answered_ms in (NOW_MS - 100, NOW_MS - 3_000, NOW_MS):
+        one.changes["answered_ms"] = answered_ms
+        look = one.core.look(one.now)
+        assert look.decided[PATH][1].step is Step.NOTHING and not look.tasks
+
+
 def test_lists_are_in_the_journal_before_they_are_changed_with_names_and_the_time() -> None:
     moment = _evict()
     task = moment.begun(Evict)
