@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +11,8 @@ from prometheus_client import Metric
 from kjbod import __version__
 from kjbod.metrics.distribution import Distribution
 from kjbod.metrics.listener import complete, render
+from kjbod.metrics.web_settings import read_web_settings
+from kjbod.security.tls_keys import REQUIRED
 from kjbod.usage import Usage, Use
 from kjbod_agent.metrics import AgentCollector
 from kjbod_controller_stub import metrics as controller
@@ -19,9 +22,12 @@ from kjbod_guard.redundancy import Needs
 from kjbod_host.metrics import Disk, disk_series
 from kjbod_host.smart.readings import Smart
 from scripts.rig import prometheus
+from scripts.rig.certificates import Authority
 from tests.agent.core.test_metrics import SNAPSHOT
 from tests.guard.test_answers import NOW, STATUS
 from tests.metrics.exposition import not_on_the_page, of_directory, values
+from tests.metrics.test_web_settings import HASH
+from tests.pages.markdown import ROOT
 
 USE = Use(rss_bytes=1, pss_bytes=1, uss_bytes=1, cpu_s=1, descriptors=1, processes=1, unmeasured=0)
 USAGE = Usage(own=USE, workers=USE, helpers=USE, virtual_bytes=1, descriptors_max=1, started_ms=1)
@@ -128,3 +134,27 @@ def test_each_daemon_tells_its_version(daemon: str) -> None:
     found = values(render(complete(DAEMONS[daemon](), None)).decode())
     (told,) = [series for series in found if series.startswith("kjbod_build_info{")]
     assert f'version="{__version__}"' in told and found[told] == 1
+
+
+def of_page(page: str, first: str) -> str:
+    """The YAML of a page that begins with this line."""
+    (found,) = re.findall(rf"^```yaml\n({first}.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+@pytest.mark.usefixtures("world")
+def test_prometheus_takes_what_pages_show_of_its_files(
+    machine_can: Callable[[Callable[[], None]], None], tmp_path: Path
+) -> None:
+    machine_can(prometheus.require)
+    config, web = tmp_path / "prometheus.yml", tmp_path / "web.yml"
+    config.write_text(of_page("systemd/README.md", "rule_files").replace("/opt/kjbod/share/kjbod", str(ROOT)))
+    assert prometheus.promtool("check", "config", config)[0] == 0
+    assert "job_name: kjbod-guard\n" in config.read_text(), "as the rules have it"
+    web.write_text(of_page("kjbod/metrics/README.md", "tls_server_config").replace("HASH", HASH))
+    settings = read_web_settings(web.read_bytes(), str(web))
+    assert settings.tls is not None and settings.tls.client_auth == REQUIRED and list(settings.users) == ["prometheus"]
+    host = Authority.make().leaf("127.0.0.1")
+    for name, text in (("host.pem", host.chain_pem), ("host.key", host.key_pem()), ("ca.pem", host.chain_pem)):
+        (tmp_path / name).write_text(text)
+    assert prometheus.promtool("check", "web-config", web)[0] == 0
