@@ -22,6 +22,13 @@ Steps = Sequence[tuple[float, str]]
 ANY_IS_BAD: Final[Steps] = ((1, RED),)
 ANY_IS_ODD: Final[Steps] = ((1, ORANGE),)
 NONE_IS_BAD: Final[Steps] = ((0, RED), (1, GREEN))
+LITTLE_SPACE: Final[Steps] = ((0, RED), (0.2, GREEN))
+"""Bounds of KjbodDiskFillsUp, as the next one."""
+SOON: Final[Steps] = ((0, RED), (86_400, GREEN))
+SLOW: Final[Steps] = ((1, RED),)
+"""``kjbod.slow.ms``."""
+FULL_IN: Final = "Time until the directory is full, at the rate of the last six hours; a month at most."
+PROBE: Final = "A probe writes, syncs and reads a small file. The line is kjbod.slow.ms."
 
 STATES: Final = (
     *((state, GREEN) for state in ("online",)),
@@ -84,8 +91,11 @@ def stat(title: str, expr: str, about: str, steps: Steps = (), unit: str = "shor
     return Panel(title, "stat", (Query(expr),), about, unit, steps, width, 4)
 
 
-def lines(title: str, unit: str, about: str, *queries: tuple[str, str], maximum: float | None = None) -> Panel:
-    return Panel(title, "timeseries", tuple(Query(*one) for one in queries), about, unit, maximum=maximum)
+def lines(
+    title: str, unit: str, about: str, *queries: tuple[str, str], steps: Steps = (), maximum: float | None = None
+) -> Panel:
+    """Values over time; ``steps`` are lines across the panel."""
+    return Panel(title, "timeseries", tuple(Query(*one) for one in queries), about, unit, steps, maximum=maximum)
 
 
 NAMES: Final = (
@@ -209,9 +219,16 @@ def fleet_disks() -> tuple[Panel, ...]:
     busy = f"topk(10, directory:kjbod_device_busy:ratio_rate5m{{{ALL}}})"
     states = f"sum by (state) (job_state:kjbod_log_directories:count{{{ALL}}})"
     return (
-        lines("Least free space", "percentunit", "The ten fullest directories.", (free, DIRECTORY), maximum=1),
-        lines("Full in", "s", "At the rate of the last six hours; a month at most.", (full, DIRECTORY)),
-        lines("Slowest probes (p99)", "s", "A probe writes, syncs and reads a small file.", (slow, DIRECTORY)),
+        lines(
+            "Least free space",
+            "percentunit",
+            "The ten fullest directories.",
+            (free, DIRECTORY),
+            steps=LITTLE_SPACE,
+            maximum=1,
+        ),
+        lines("Full in", "s", FULL_IN, (full, DIRECTORY), steps=SOON),
+        lines("Slowest probes (p99)", "s", PROBE, (slow, DIRECTORY), steps=SLOW),
         lines(
             "Busiest disks",
             "percentunit",
@@ -280,7 +297,7 @@ def host_disks() -> tuple[Panel, ...]:
     p50, p99 = (f"directory:kjbod_probe_seconds:{one}_5m{{{DIRS}}}" for one in ("p50", "p99"))
     busy, free = f"directory:kjbod_device_busy:ratio_rate5m{{{DIRS}}}", f"directory:kjbod_free_space:ratio{{{DIRS}}}"
     return (
-        lines("Probes", "s", "Write, sync and read of a small file.", (p50, f"p50 {name}"), (p99, f"p99 {name}")),
+        lines("Probes", "s", PROBE, (p50, f"p50 {name}"), (p99, f"p99 {name}"), steps=SLOW),
         lines("Busy", "percentunit", "Share of time with a request in flight.", (busy, name), maximum=1),
         lines(
             "Bytes",
@@ -297,8 +314,8 @@ def host_disks() -> tuple[Panel, ...]:
             (rate("device_writes"), f"writes {name}"),
         ),
         lines("Failed probes", "ops", "Probes that were answered with an error.", (rate("probe_failures"), name)),
-        lines("Free space", "percentunit", "Of the file system.", (free, name), maximum=1),
-        lines("Full in", "s", "At the rate of the last six hours; a month at most.", (full_in(DIRS), name)),
+        lines("Free space", "percentunit", "Of the file system.", (free, name), steps=LITTLE_SPACE, maximum=1),
+        lines("Full in", "s", FULL_IN, (full_in(DIRS), name), steps=SOON),
         lines(
             "Replicas",
             "short",
@@ -387,7 +404,9 @@ def panel_json(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
         steps = [{"color": BLUE, "value": None}]
     defaults: dict[str, Any] = {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": steps}}
     if panel.kind == "timeseries":
-        defaults |= {"min": 0, "custom": {"fillOpacity": 0, "lineWidth": 1, "showPoints": "never"}}
+        shown = {"mode": "line" if panel.steps else "off"}
+        custom = {"fillOpacity": 0, "lineWidth": 1, "showPoints": "never", "thresholdsStyle": shown}
+        defaults |= {"min": 0, "custom": custom}
     if panel.maximum is not None:
         defaults["max"] = panel.maximum
     found: dict[str, Any] = {
