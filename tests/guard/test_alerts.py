@@ -267,7 +267,7 @@ def test_a_guard_that_is_down_and_guards_that_nobody_scrapes(rules_hold: Callabl
         case(
             "an agent alone",
             series(AgentCollector(lambda: AGENTS).collect(), AGENT),
-            firing({"KjbodGuardsAbsent", "KjbodDiskOffline"}),
+            firing({"KjbodDiskOffline"}),
         ),
     )
 
