@@ -113,8 +113,7 @@ def table(title: str, expr: str, about: str, width: int = 24) -> Panel:
 
 def joined(expr: str, among: str = ALL) -> str:
     """Series of directories with the disk of each."""
-    info = f'kjbod_log_directory_info{{{among}, log_directory!=""}}'
-    return f"({expr}) * {OF_DISK} group_left (device, model, serial) {info}"
+    return f"({expr}) * {OF_DISK} group_left (device, model, serial) kjbod_log_directory_info{{{among}}}"
 
 
 def total(metric: str, among: str = ALL) -> str:

@@ -272,6 +272,23 @@ def test_a_guard_that_is_down_and_guards_that_nobody_scrapes(rules_hold: Callabl
     )
 
 
+def test_guards_of_the_release_before_are_not_overlooked(rules_hold: Callable[..., None]) -> None:
+    """They have the old label alone, beside guards that have both."""
+    fleet: Series = {}
+    expected: list[dict[str, Any]] = []
+    for host in ("a disk has failed unseen", "it was cut", "a disk is full", "no means has worked", "all is well"):
+        now, names = SITUATIONS[host]
+        new = of_guard(now, instance=f"new {host}")
+        old = {
+            re.sub(r'\blog_directory="[^"]*",', "", key): value for key, value in of_guard(now, instance=host).items()
+        }
+        fleet |= new | {key: value for key, value in old.items() if not key.startswith("kjbod_build_info")}
+        expected += [{"alertname": name, "instance": one} for name in names for one in (host, f"new {host}")]
+    samples = [{"labels": _labels(labels), "value": 1} for labels in expected]
+    found = {"expr": FIRING.replace("alertname", "alertname, instance"), "eval_time": f"{MINUTES}m"}
+    rules_hold(case("a fleet", fleet, {"promql_expr_test": [{**found, "exp_samples": samples}]}), interval="5m")
+
+
 def test_a_directory_that_fills_up_is_known_a_day_before(rules_hold: Callable[..., None]) -> None:
     def filling(size: int, free: int, per_hour: int) -> Series:
         labels, hours = _labels({**GUARD, "log_directory": "/mnt/d1"}), 9
@@ -366,7 +383,7 @@ def test_every_alert_is_tried_and_says_where_and_what_to_do() -> None:
         # What is counted over all guards has no instance.
         everywhere = re.search(r"expr: (>-\s+)?(count|absent)\b", block)
         assert everywhere or "$labels.instance" in summary[1], name
-        assert ("$labels.log_directory" in summary[1]) == ("kjbod_log_directory_info{" in block), name
+        assert ("$labels.log_directory" in summary[1]) == ("kjbod_log_directory_info" in block), name
         assert f"runbook_url: '{BASE}#{name.lower()}'" in block, name
 
 
