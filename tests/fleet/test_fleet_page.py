@@ -261,14 +261,12 @@ def test_a_directory_that_is_full_in_hours_stands_beside_dead_disks() -> None:
 
 
 def test_the_table_of_what_fills_up_has_what_fills_up_and_no_other() -> None:
+    def filling(broker: int, days: float | None, latest: float | None) -> Forecast:
+        until = tuple(Days(mark_pct=m, days=days, soonest=days, latest=latest) for m in (80, 90, 100))
+        return dataclasses.replace(forecast(broker, days), until=until)
+
     def of(*found: tuple[int, float | None, float | None]) -> str:
-        until = (
-            (broker, days and tuple(Days(mark_pct=m, days=days, soonest=days, latest=latest) for m in (80, 90, 100)))
-            for broker, days, latest in found
-        )
-        rows = tuple(
-            dataclasses.replace(forecast(broker, None), **({"until": days} if days else {})) for broker, days in until
-        )
+        rows = tuple(filling(*one) for one in found)
         of_all = report(100)
         capacity = dataclasses.replace(of_all.insights.capacity, forecasts=rows)
         changed = dataclasses.replace(of_all, insights=dataclasses.replace(of_all.insights, capacity=capacity))
