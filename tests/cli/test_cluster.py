@@ -169,7 +169,7 @@ def test_a_healthy_cluster_is_ok_and_guards_are_asked_on_the_hosts_of_its_broker
     assert "GUARD_MISSING" in shown and "Connection refused" in shown
 
 
-def test_a_cluster_that_nobody_can_ask_is_unknown() -> None:
+def test_a_cluster_that_nobody_can_ask_is_unknown(world: None) -> None:
     done = run_kjbod("cluster", "health", "--bootstrap-server", "127.0.0.1:1")
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.startswith("UNKNOWN: cannot connect to 127.0.0.1:1: ") and done.stdout.count("\n") == 1

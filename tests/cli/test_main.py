@@ -16,7 +16,7 @@ from kjbod.ids import Uuid, is_reserved
 COMMANDS = [
     *("agent", "cluster", "config", "controller", "dirs", "faults", "feature-dependencies", "features", "fleet"),
     *("format", "guard", "info", "log-dirs", "metadata", "move", "random-uuid", "server", "status", "strays"),
-    "version-mapping",
+    *("top", "version-mapping"),
 ]
 OURS = ("kjbod_agent", "kjbod_controller_stub", "kjbod_guard", "kjbod_host")
 HEAVY = (*OURS, "pyspark", "kio", "structlog", "asyncio", "uvloop")

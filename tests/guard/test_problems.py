@@ -110,8 +110,7 @@ async def test_a_status_leads_with_the_verdict_the_problems_and_the_next_command
         "  RIGHTS_MISSING         the guard lacks ALTER on the cluster",
         "NEXT:",
         "   1. kjbod guard history  # what the guard did, or why it waits",
-        "   2. kjbod guard release /mnt/d1",
-        "      # prints the steps to replace disk /dev/sdb, serial S1",
+        "   2. kjbod guard replace /mnt/d1  # step by step, with disk /dev/sdb, serial S1",
         "   3. kafka-topics.sh --bootstrap-server HOST:PORT --describe --under-min-isr-partitions",
         "      # bring back a replica of these partitions",
         "   4. kjbod guard check  # what is missing, with the commands that add it",
@@ -180,7 +179,7 @@ async def test_a_path_of_others_is_one_word_for_a_shell_and_nothing_that_a_termi
     told = await answer(picture(problem, slow, mode="act", directories=[row]))
     lines = guard_lines(told, None)
     assert all(line.isprintable() for line in lines)
-    assert any("kjbod guard release '/mnt/d 1; reboot" in line for line in lines)
+    assert any("kjbod guard replace '/mnt/d 1; reboot" in line for line in lines)
     assert any("smartctl -a '/dev/sd$(b)'" in line for line in lines)
 
 
@@ -189,7 +188,7 @@ async def test_a_dozen_dead_disks_are_a_dozen_lines_and_not_more_commands_than_a
     problems = [Problem(Code.DISK_FAILED, f"{row['path']} has failed", str(row["path"])) for row in rows]
     lines = guard_lines(await answer(picture(*problems, mode="act", directories=rows)), None)
     assert sum(line.startswith("  DISK_FAILED ") for line in lines) == 20
-    assert sum(". kjbod guard release /mnt/d" in line for line in lines) == STEPS_MAX - 1
+    assert sum(". kjbod guard replace /mnt/d" in line for line in lines) == STEPS_MAX - 1
     assert any("9 more commands" in line for line in lines)
     assert sum("kjbod guard history" in line for line in lines) == 1, "each command once"
 
