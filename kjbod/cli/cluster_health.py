@@ -33,8 +33,6 @@ GUARD_TIMEOUT_S: Final = 2.0
 GUARDS_MAX: Final = 64
 """Guards that are asked at a time."""
 METRICS_BYTES_MAX: Final = 8 * 1024 * 1024
-COLUMNS: Final = 120
-"""Of a pipe."""
 _COLOURS: Final = {Level.OK: "\x1b[1;32m", Level.DEGRADED: "\x1b[1;33m", Level.CRITICAL: "\x1b[1;31m"}
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Guards are asked without the proxy that leads out of the site."""
@@ -78,7 +76,7 @@ def _look(survey: Survey, port: int | None, out: Printer, *, as_json: bool) -> t
     if as_json:
         out.json(health.as_document(cluster_id, found, guards))
         return int(found.level), []
-    return int(found.level), health.lines(found, width() or COLUMNS, _COLOURS if colours() else None)
+    return int(found.level), health.lines(found, width(), _COLOURS if colours() else None)
 
 
 def ask_guards(nodes: Sequence[Node], port: int) -> Mapping[int, Reading | str]:

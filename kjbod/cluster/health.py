@@ -20,6 +20,7 @@ TOPICS_HIDDEN             DEGRADED  topics may be missing here: the user may not
 ========================  ========  ================================================================================
 """
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
@@ -37,6 +38,8 @@ SHOWN_MAX: Final = 3
 """Partitions, directories or brokers in a line."""
 NAME_CHARS_MAX: Final = 300
 """Of each of them."""
+TEXT_COLUMNS_MIN: Final = 20
+_RESET: Final = "\x1b[0m"
 _SERIES: Final = ("kjbod_build_info", "kjbod_guard_acting", "kjbod_guard_broker_bound", "kjbod_log_directory_health")
 _FAILED: Final = "failed"
 _HEALTHY: Final = "online"
@@ -261,15 +264,25 @@ def _counts(known: Known, brokers: Sequence[BrokerDirs], guards: Mapping[int, Re
     return ", ".join(parts)
 
 
-def lines(found: Health, wide: int, colour: Mapping[Level, str] | None = None) -> list[str]:
-    """Return the verdict for people, cut at so many columns; ``colour``: start of each level's colour."""
+def lines(found: Health, wide: int | None, colour: Mapping[Level, str] | None = None) -> list[str]:
+    """Return the verdict for people.
+
+    Args:
+        found: the verdict.
+        wide: columns of the terminal, at which texts are wrapped; None: there is none.
+        colour: start of each level's colour; None: there are no colours.
+    """
     head = f"{found.level.name}: {found.counts}"
     code_columns = max(map(len, Code)) + 2
-    shown = [head if colour is None else f"{colour[found.level]}{found.level.name}\x1b[0m: {found.counts}"]
+    shown = [head if colour is None else f"{colour[found.level]}{found.level.name}{_RESET}: {found.counts}"]
     for one in found.problems:
         code = f"{one.code:<{code_columns}}"
-        text = one.text if len(one.text) <= wide - code_columns - 2 else f"{one.text[: wide - code_columns - 3]}…"
-        shown.append(f"  {code if colour is None else f'{colour[one.level]}{code}' + chr(27) + '[0m'}{text}")
+        room = len(one.text) if wide is None else max(wide - code_columns - 2, TEXT_COLUMNS_MIN)
+        first, *others = textwrap.wrap(one.text, room, break_long_words=False, break_on_hyphens=False)
+        if colour is not None:
+            code = f"{colour[one.level]}{code}{_RESET}"
+        shown.append(f"  {code}{first}")
+        shown += [f"{'':<{code_columns + 2}}{line}" for line in others]
     return shown
 
 

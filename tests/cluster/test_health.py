@@ -116,7 +116,10 @@ def test_the_worst_comes_first_and_a_line_names_three() -> None:
     assert [line.split()[0] for line in shown[1:]] == [
         *("BELOW_MIN_ISR", "DIRECTORY_OFFLINE", "SOLE_COPY", "BELOW_REPLICATION_FACTOR"),
     ]
-    assert all(len(line) <= 60 for line in health.lines(found, 60)[1:])
+    narrow = health.lines(found, 60)[1:]
+    assert all(len(line) <= 60 for line in narrow)
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(shown[1:]).split()), "nothing is cut"
+    assert health.lines(found, None) == health.lines(found, 999)
     document = health.as_document("C", found, None)
     assert (document["level"], document["code"], len(document["problems"][0]["names"])) == ("CRITICAL", 2, 5)
 
