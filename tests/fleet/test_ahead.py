@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kjbod.fleet.ahead import LINE_BYTES, Ahead, look_ahead, rollup_bytes, session_bytes
 from kjbod.fleet.command import EXIT_OK, Place, Running
+from kjbod.fleet.ingest.ahead import Ahead, look_ahead, session_bytes
 from kjbod.fleet.ingest.checkpoint import OWNER, Run, with_note
 from kjbod.fleet.ingest.command import Asked, ingest
 from kjbod.fleet.lake.lake import IDENTITY, LIVE
-from kjbod.fleet.lake.state import Piece, State, to_json
+from kjbod.fleet.lake.state import State, to_json
 from kjbod.fleet.session import LARGE_INPUT_BYTES, MEDIUM_INPUT_BYTES
 
 NAMES = ("a.jsonl.gz", "b.jsonl.zst", "c.jsonl", "odd %+ü#?.jsonl.gz", "host:1 50%25.jsonl.gz")
@@ -172,20 +172,3 @@ def test_a_session_is_set_up_for_what_waits() -> None:
     assert session_bytes(None) > LARGE_INPUT_BYTES
     assert session_bytes(Ahead(3, 5_000, False, 0)) == 5_000
     assert session_bytes(Ahead(3, MEDIUM_INPUT_BYTES + 1, True, 2)) > LARGE_INPUT_BYTES
-
-
-def test_a_session_for_a_rollup_is_set_up_for_the_hours_that_wait(disk: Disk) -> None:
-    rows = 4 * MEDIUM_INPUT_BYTES // LINE_BYTES
-    path = "silver/samples/run=r/batch=0/0123abcd-0123/date=2026-11-01"
-    piece = Piece(path, "2026-11-01", tuple(f"{hour:02}" for hour in range(24)), rows, "batch", 8)
-    tables = {"silver.samples": {"2026-11-01": (piece,)}}
-    lake = str(disk.lake)
-    disk.state(8, tables=tables, touched={"2026-11-01T03": 8, "2026-11-02T03": 8})
-    assert rollup_bytes(lake) == rows // 24 * LINE_BYTES < MEDIUM_INPUT_BYTES
-    assert rollup_bytes(lake, everything=True) > LARGE_INPUT_BYTES
-    disk.state(9, tables=tables, touched={f"2026-11-01T{hour:02}": 9 for hour in range(12)})
-    assert rollup_bytes(lake) > LARGE_INPUT_BYTES
-    disk.state(10)
-    assert rollup_bytes(lake) == rollup_bytes("s3a://bucket/lake") == rollup_bytes(f"{lake}/none") == 0
-    (disk.lake / LIVE / f"{11:020d}.json").write_text("{")
-    assert rollup_bytes(lake) == 0

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from kjbod.fleet.ahead import rollup_bytes
 from kjbod.fleet.command import EXIT_OK, Place, Running, run_command
 from kjbod.fleet.svg import plural
 
@@ -14,7 +13,7 @@ def rollup(lake_uri: str, place: Place, *, everything: bool = False) -> int:
     """Roll up the lake and say what was done. Returns the exit code; a user's mistake is one line on stderr."""
 
     def body(running: Running) -> int:
-        with running.watched_session(rollup_bytes(lake_uri, everything=everything)) as spark:
+        with running.watched_session() as spark:
             from kjbod.fleet.lake.lake import open_lake
             from kjbod.fleet.rollup.run import rollup_into
 

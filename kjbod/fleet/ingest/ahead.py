@@ -19,10 +19,7 @@ from kjbod.fleet.lake.state import State, from_json
 from kjbod.fleet.publishing import is_local, local_path
 from kjbod.fleet.schema import STREAMS
 from kjbod.fleet.session import LARGE_INPUT_BYTES, MEDIUM_INPUT_BYTES
-from kjbod.fleet.tables import SILVER_SAMPLES
 
-LINE_BYTES = 73
-"""Of a line of samples, compressed, about."""
 _FINISHED = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
@@ -46,25 +43,6 @@ def session_bytes(ahead: Ahead | None) -> int:
     if ahead is None or ahead.new_bytes > MEDIUM_INPUT_BYTES:
         return LARGE_INPUT_BYTES + 1
     return ahead.new_bytes
-
-
-def rollup_bytes(lake: str, *, everything: bool = False) -> int:
-    """The input that a session for a rollup is to be set up for; 0 where a lake is not on this machine."""
-    try:
-        state = _state(local_path("--lake", lake).absolute()) if is_local(lake) else None
-    except (OSError, ValueError, LookupError, TypeError, FleetError, _UnknownError):
-        return 0
-    if state is None:
-        return 0
-    name = SILVER_SAMPLES.full_name
-    of_date: dict[str, set[str]] = {}
-    for hour in state.touched:
-        of_date.setdefault(hour[:10], set()).add(hour[11:])
-    rows = 0
-    for piece in state.pieces(name):
-        hours = len(piece.hours if everything else of_date.get(piece.date, set()).intersection(piece.hours))
-        rows += piece.rows * hours // max(len(piece.hours), 1)
-    return session_bytes(Ahead(0, rows * LINE_BYTES, True, 0))
 
 
 class _UnknownError(Exception):
