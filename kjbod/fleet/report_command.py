@@ -9,10 +9,10 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from kjbod.fleet.ahead import Ahead, session_bytes
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.dates import check_dates
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.ingest.ahead import Ahead, session_bytes
 from kjbod.fleet.publishing import is_local, local_path, publish, workspace
 from kjbod.fleet.report_files import MARKS, OUTPUTS, Wanted, make_files, previous_report, write_json
 from kjbod.fleet.schema import STREAMS

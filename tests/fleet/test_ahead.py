@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from kjbod.fleet.ahead import Ahead, look_ahead, session_bytes
 from kjbod.fleet.command import EXIT_OK, Place, Running
-from kjbod.fleet.ingest.ahead import Ahead, look_ahead, session_bytes
 from kjbod.fleet.ingest.checkpoint import OWNER, Run, with_note
 from kjbod.fleet.ingest.command import Asked, ingest
 from kjbod.fleet.lake.lake import IDENTITY, LIVE

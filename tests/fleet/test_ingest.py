@@ -208,7 +208,7 @@ def test_a_line_that_goes_on_after_its_object_is_bad(spark: Any) -> None:
 
 
 def test_without_spark_it_is_told_that_nothing_waits(taken: tuple[Story, Any]) -> None:
-    from kjbod.fleet.ingest.ahead import look_ahead
+    from kjbod.fleet.ahead import look_ahead
 
     story, _ = taken
     found = look_ahead(story.lake.uri, [str(story.inbox)])

@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kjbod.fleet.ahead import Ahead, look_ahead, session_bytes
 from kjbod.fleet.command import EXIT_DATA, EXIT_OK, Place, Running, run_command
 from kjbod.fleet.fleet_error import ClaimedError
-from kjbod.fleet.ingest.ahead import Ahead, look_ahead, session_bytes
 from kjbod.fleet.ingest.stream import IngestResult, inbox_uri, ingest_into
 from kjbod.fleet.lake.claim import claimed
 from kjbod.fleet.lake.lake import open_lake

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kjbod.fleet.ahead import Ahead
 from kjbod.fleet.fleet_error import FleetError
-from kjbod.fleet.ingest.ahead import Ahead
 from kjbod.fleet.ingest.checkpoint import LOG_COMPACT_INTERVAL, Run, files_of_batch, noted, open_run
 from kjbod.fleet.ingest.inbox import open_inbox
 from kjbod.fleet.ingest.listing import run_of, take_listed
