@@ -1,1 +1,1 @@
-"""The guard: it stands beside an unmodified Kafka broker and watches its disks."""
+"""Guard: runs beside an unmodified Kafka broker and watches its disks."""

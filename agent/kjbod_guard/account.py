@@ -1,8 +1,8 @@
-"""The guard's account of itself: the log, the health report and the audit.
+"""Log, health report and audit of a guard.
 
-The log and the report are those of an agent (:mod:`kjbod_host.reporter`), with events of a guard's own. The audit is a
-file of JSON lines in ``kjbod.state.dir``, each fsynced: what was decided about a disk, with its evidence, also when the
-log is long gone. It is written by a process, so a state directory that hangs keeps nobody.
+Log and report work as in an agent (:mod:`kjbod_host.reporter`), with additional events of the guard. The audit is a
+file of JSON lines in ``kjbod.state.dir``, each fsynced. A line has a decision about a disk, with the evidence, and
+outlives the log. A separate process writes the audit, so a state directory that hangs does not block the guard.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 AUDIT_NAME: Final = "guard-audit.jsonl"
 AUDIT_BYTES_MAX: Final = 4 << 20
-"""Of the file; as much again is kept of the one before."""
+"""Maximum size of the audit file. One previous file of the same size is kept."""
 AUDIT_LINES_MAX: Final = 1_000
-"""Lines that wait for their disk."""
+"""Maximum number of lines that wait to be written."""
 NAMED_MAX: Final = 20
-"""Partitions that one line of the log names."""
+"""Maximum number of partitions that one line of the log lists."""
 
 
 class Audit:
@@ -44,9 +44,9 @@ class Audit:
 
     Args:
         state_dir: ``kjbod.state.dir``.
-        files: does the file calls there.
+        files: does the file calls in that directory.
         clock: the time.
-        log: for what cannot be written.
+        log: gets a warning when the audit cannot be written.
         spawn: runs a coroutine for as long as the guard.
     """
 
@@ -73,7 +73,7 @@ class Audit:
             self._spawn(self._append(self._line(event, fields)))
 
     async def write_now(self, event: str, fields: Mapping[str, object]) -> None:
-        """Append a line, and return when it is fsynced, or cannot be."""
+        """Append a line; return when the line is fsynced, or when that has failed."""
         await self._append(self._line(event, fields))
 
     def _line(self, event: str, fields: Mapping[str, object]) -> bytes:
@@ -82,9 +82,9 @@ class Audit:
         return json.dumps(entry, default=str).encode() + b"\n"
 
     async def settle(self, timeout_ms: int) -> None:
-        """Wait until what was to be written is written, at most so long."""
+        """Wait until all pending lines are written, at most for ``timeout_ms``."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1000), self._turn:  # which comes after those that wait
+            async with asyncio.timeout(timeout_ms / 1000), self._turn:  # earlier appends get the lock first
                 return
 
     async def _append(self, line: bytes) -> None:
@@ -103,17 +103,17 @@ class Audit:
 
 
 class Account(Reporter):
-    """Reports what a guard sees, and what it would do."""
+    """Reporter of a guard: reports observations, decisions and actions."""
 
     mode: str = "observe"
     audit: Audit | None = None
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often what came of a means, by its name and the outcome."""
+    """Number of actions, by name and outcome."""
     _counts: dict[tuple[str, str | None], str] = field(default_factory=dict)
-    """Partitions that a means which is under way is about, by its name and the directory."""
+    """Number of partitions of each action in progress, by name of the action and directory."""
 
     def begun(self, watched: Mapping[str, str], unwatched: Mapping[str, str], source: str) -> None:
-        """The directories were read, as far as they can be."""
+        """Report the start, with the directories that are watched and those that are not."""
         self.log.info(
             "guard.started",
             broker_id=self.sender.broker_id,
@@ -127,16 +127,16 @@ class Account(Reporter):
         self._event(EventKind.AGENT_STARTED, attrs=who | counts)
 
     def of_cluster(self, cluster_id: str | None) -> None:
-        """The cluster is known, which it is not where no directory could be read at the start."""
+        """Set the cluster id of later reports, once a directory was read."""
         if cluster_id is not None and not self.sender.fleet:
             self.sender = replace(self.sender, fleet=cluster_id)
 
     def ending(self, reason: str) -> None:
-        """The end has begun."""
+        """Log that the guard is stopping."""
         self.log.info("guard.stopping", reason=reason)
 
     def bound(self, reason: str | None, pid: int | None) -> None:
-        """A broker is there for which to watch, or why none is."""
+        """Report that the broker was found, or why it was not found."""
         if reason is None:
             self.log.info("guard.broker.found", pid=pid)
         else:
@@ -144,14 +144,14 @@ class Account(Reporter):
         self._audit("bound", reason=reason, pid=pid)
 
     def followed(self, reason: str | None, offset: int) -> None:
-        """The metadata are followed, or why not."""
+        """Log that the guard follows the metadata, or why it does not."""
         if reason is None:
             self.log.info("guard.metadata.followed", offset=offset)
         else:
             self.log.warning("guard.metadata.missing", reason=reason, consequence="disks are watched all the same")
 
     def unknown(self, lines: Sequence[str]) -> None:
-        """Lines about the part of the metadata that kjbod does not know; none: it knows all again."""
+        """Report lines about metadata that kjbod does not know. No lines: kjbod knows all of the metadata again."""
         for line in lines:
             self.log.warning("guard.metadata.unknown", reason=line)
         if not lines:
@@ -159,13 +159,13 @@ class Account(Reporter):
         self._audit("metadata", unknown=list(lines))
 
     def registration(self, epoch: int | None, fenced: bool | None, incarnation: str | None) -> None:
-        """The broker's registration is another one, or is fenced or unfenced."""
+        """Report that the broker's registration has changed, or was fenced or unfenced."""
         self.log.info("guard.registration", broker_epoch=epoch, fenced=fenced, incarnation_id=incarnation)
         if epoch is not None:
             self._event(EventKind.FENCED if fenced else EventKind.UNFENCED, attrs={"broker_epoch": str(epoch)})
 
     def failure(self, verdict: Verdict, held: Held | None) -> None:
-        """A directory has failed, as far as the guard can tell: an incident of the fleet report."""
+        """Report a failed directory, as an incident of the fleet report."""
         evidence = verdict.evidence
         attrs = {"cause": str(verdict.cause), "evidence": evidence.text}
         attrs |= {key: value for key, value in (("errno", evidence.errno), ("call", evidence.call)) if value}
@@ -179,7 +179,7 @@ class Account(Reporter):
         )
 
     def kafka_view(self, path: str, directory_id: str, view: KafkaView, *, after_ms: int | None) -> None:
-        """Kafka has a directory offline, or online again."""
+        """Report that Kafka has taken a directory offline, or has it online again."""
         self.log.warning("guard.kafka.view", path=path, directory_id=directory_id, view=str(view), after_ms=after_ms)
         self._audit("kafka", path=path, directory_id=directory_id, view=str(view), after_ms=after_ms)
         if view is KafkaView.OFFLINE:
@@ -189,7 +189,7 @@ class Account(Reporter):
     def would(
         self, path: str, directory_id: str | None, text: str, decided: Would, facts: Mapping[str, object]
     ) -> None:
-        """The step for a directory is another one than before."""
+        """Report that the step decided for a directory has changed."""
         step = {"would": str(decided.step), "reason": decided.reason}
         self.log.warning("guard.would", path=path, text=text, **step, **facts)
         self._audit("would", path=path, directory_id=directory_id, text=text, **step, **facts)
@@ -197,7 +197,7 @@ class Account(Reporter):
         self._event(EventKind.GUARD_WOULD, dir_id=directory_id, path=path, attrs=attrs)
 
     async def does(self, name: str, path: str | None, facts: Mapping[str, object]) -> None:
-        """Something is about to be done about a directory, or the broker (None); returns when that is fsynced."""
+        """Report an action on a directory, or the broker (None), before it begins; return when the audit is fsynced."""
         fields = {"path": path, **facts}
         counted = {"partitions" if isinstance(one, Mapping) else key: _counted(one) for key, one in fields.items()}
         self.log.warning("guard.does", means=name, **counted)
@@ -210,7 +210,7 @@ class Account(Reporter):
             await self.audit.write_now("does", self._fields({"means": name, **fields}))
 
     def done(self, name: str, path: str | None, done: Done) -> None:
-        """Something was done, or was not."""
+        """Report the outcome of an action."""
         fields = {"path": path, "outcome": str(done.outcome), "reason": done.reason, "took_ms": done.took_ms}
         self.log.warning("guard.done", means=name, **fields)
         self._audit("done", means=name, **fields)
@@ -222,7 +222,7 @@ class Account(Reporter):
         self._event(EventKind.GUARD_DONE, path=path, attrs=attrs)
 
     def stands(self, path: str | None, state: str, reason: str) -> None:
-        """A directory, or the broker (None), has entered a state, or there is another reason why it is left there."""
+        """Report a new state of a directory or the broker (None), or a new reason for the same state."""
         event = "guard.broker" if path is None else "guard.directory"
         self.log.info(event, path=path, state=state, reason=reason)
         self._audit("state", path=path, state=state, reason=reason)
@@ -248,18 +248,20 @@ class Account(Reporter):
         self._event(EventKind.GUARD_LACKS, attrs=attrs | ({"reason": reason} if reason else {}))
 
     def held(self, path: str, held: bool, reason: str) -> None:
-        """The helper holds a directory from now on, or has let go of it, or (with a reason) does not take it."""
+        """Report that the helper now holds a directory, has released it, or (with a reason) refuses it."""
         self.log.info("guard.directory.held", path=path, held=held, reason=reason)
         self._audit("held", path=path, held=held, reason=reason)
 
     def forgotten(self, names: Sequence[str]) -> None:
-        """Partitions that will not be restored, since somebody has changed their replicas, or they are gone."""
+        """Report partitions that the guard will not restore: others have changed their replicas, or they were
+        deleted."""
         few = list(names[:NAMED_MAX])
         self.log.warning("guard.evictions.forgotten", partitions=few, count=len(names))
         self._audit("forgotten", partitions=list(names))
 
     def unwritten(self, reason: str) -> None:
-        """The journal cannot be written, and why; empty: it can be again. Not in the audit, which lies beside it."""
+        """Log why the journal cannot be written; empty: it can be written again. The audit is in the same directory, so
+        it gets no line."""
         if reason:
             self.log.warning("guard.journal.not.written", reason=reason, consequence="nothing is evicted or demoted")
         else:
@@ -274,5 +276,5 @@ class Account(Reporter):
 
 
 def _counted(value: object) -> object:
-    """A value for the log; of replica lists, which the audit has, only how many."""
+    """Return a value for the log. Replica lists become their number, because the audit has the lists."""
     return len(value) if isinstance(value, Mapping) else value

@@ -1,5 +1,5 @@
-"""Parts that a guard in mode act has beside those of one that observes: the privileged helper, the connections to the
-controllers, the journal, and the watch over the broker's threads and answers while something is done.
+"""Additional parts of a guard in mode act: the privileged helper, the connections to the controllers, the journal, and
+the watch over the broker's threads and answers during an action.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ IDLE_MS: Final = 250
 JOURNAL_TIMEOUT_MS: Final = 5_000
 OPEN_AHEAD_TIMEOUT_MS: Final = 5_000
 SECURITY_TIMEOUT_MS: Final = 30_000
-"""The first look at keystores."""
+"""Timeout of the first look at keystores."""
 
 
 class NoJournalError(KjbodError):
-    """The journal of the guard before this one cannot be used."""
+    """The journal of the previous guard cannot be used."""
 
 
 class _Scribe(Struct):
-    """Journal, log and audit of what is done."""
+    """Writer of journal, log and audit of the actions."""
 
     path: Path
     node: int
@@ -80,10 +80,10 @@ class _Scribe(Struct):
 
 
 async def load_journal(config: Config, files: FileProcess, clock: Clock) -> Journal:
-    """The journal of the guard before this one.
+    """Load the journal of the previous guard.
 
     Raises:
-        NoJournalError: it cannot be used.
+        NoJournalError: the journal cannot be used.
     """
     path, remedy = Path(config.kjbod_state_dir) / journal.NAME, "see what it says, and move it away"
     try:
@@ -102,7 +102,7 @@ async def load_journal(config: Config, files: FileProcess, clock: Clock) -> Jour
 
 
 async def _prepared(security: Security) -> None:
-    """Have the files of a security read, and its token got; whoever connects tells what is wrong with them."""
+    """Read the files and get the token of a connection's security. The first connection reports errors."""
     with contextlib.suppress(KjbodError):
         await security.context(timeout_ms=SECURITY_TIMEOUT_MS)
         await security.mechanism("", timeout_ms=SECURITY_TIMEOUT_MS)
@@ -112,9 +112,9 @@ class Found(Struct, frozen=True):
     """Knowledge of the broker's process.
 
     Attributes:
-        stuck: why a thread proves that it cannot go on, in words; None: none does.
+        stuck: proof by a thread that the broker is stuck, in words; None: there is none.
         waits: whether any thread waits for a disk that was acted on.
-        silent: why its answers say that it does not go on, in words; None: they do not.
+        silent: sign in the broker's answers that it is stuck, in words; None: there is none.
     """
 
     stuck: str | None = None
@@ -128,18 +128,18 @@ class ActMode:
     Args:
         config: of the broker, and kjbod's own keys.
         clock: the time.
-        log: for what is missing.
-        account: tells what is done.
+        log: gets lines about missing rights.
+        account: reports the actions.
         core: decides.
         security: of connections to the controllers.
         asked: the broker's listener that is asked in doubt, or why there is none.
         spawn: runs a coroutine for as long as the guard.
         review: looks at everything again.
-        observed: the metadata as they are.
+        observed: returns the present metadata.
         failed: paths of directories that have failed.
-        well: paths of those that are watched and healthy.
+        well: paths of directories that are watched and healthy.
         bound: whether the broker runs.
-        situation: what is known at this moment; None: the guard ends.
+        situation: returns the present situation; None: the guard ends.
     """
 
     def __init__(
@@ -176,16 +176,16 @@ class ActMode:
         self._broker: tuple[int, int] | None = None
         """Pid and start time of the broker's process."""
         self._held: tuple[int, int] | None = None
-        """The one that the helper knows."""
+        """Pid and start time of the process that the helper accepted as the broker's."""
         self._asked: tuple[int, int] | None = None
-        """The one that the helper was told last, whatever it made of it."""
+        """Pid and start time of the process that the helper was told last, accepted or not."""
         self._told_hold = ""
         self._link: HelperLink | None = None
         self._no_helper = ""
         self._asking: CanaryAsking | None = None
         self._threads = Found()
         self._threads_of: tuple[int, int] | None = None
-        """The process in which that was seen: it says nothing of the next one."""
+        """Pid and start time of the process that ``_threads`` is about."""
         self._silent: str | None = None
         self._silent_of: tuple[int, int] | None = None
         self._security, self._asked_listener = security, asked
@@ -206,8 +206,8 @@ class ActMode:
             self._log.warning("guard.broker.not.asked", reason=problem)
 
     def in_doubt(self) -> None:
-        """A disk may be failing: have the connections to the controller open when there is something to say, and look
-        whether the guard still has its rights."""
+        """Prepare for an action, because a disk may be failing: open the connections to the controller, and check the
+        guard's rights."""
         for channel in self._channels:
             self._spawn(channel.open_ahead(timeout_ms=OPEN_AHEAD_TIMEOUT_MS))
         self.rights.in_doubt()
@@ -224,10 +224,10 @@ class ActMode:
 
         Args:
             files: does file calls in ``kjbod.state.dir``.
-            helper: that was started, or why none was.
-            directories: that are this broker's, as configured.
-            later: those that may turn out to be.
-            own: paths without which kjbod does not go on.
+            helper: the started helper, or why none was started.
+            directories: paths of this broker's directories, as configured.
+            later: paths of directories that may turn out to be this broker's.
+            own: paths that kjbod needs to run.
         """
         config, clock = self._config, self._clock
         path = Path(config.kjbod_state_dir) / journal.NAME
@@ -251,7 +251,8 @@ class ActMode:
             self._log.warning("guard.hand.missing", reason=self._asked_listener)
         else:
             self._asking = CanaryAsking(self._asked_listener, clock=clock, told=self._doubts_canary)
-            # A first look at a keystore may take Java's own tool, which is not to be waited for in doubt.
+            # The first look at a keystore may start Java's own tool. Do not wait for that tool while a disk is in
+            # doubt.
             self._spawn(_prepared(self._asked_listener.security))
         self._spawn(_prepared(self._security))
         self.acting = ActionRunner(
@@ -280,7 +281,7 @@ class ActMode:
             self._spawn(self._holding.run())
 
     def _registration(self) -> bool:
-        """Whether the broker is registered and here: before that no right can be asked for in its name."""
+        """Whether the broker runs here and is registered. Before that no right can be checked in the broker's name."""
         return self._bound() and self._observed().registration is not None
 
     def _helper_lost(self, reason: str) -> None:
@@ -295,15 +296,15 @@ class ActMode:
         """Return the pid of the privileged helper, if there is one."""
         return () if self._link is None else (self._link.pid,)
 
-    # ---- what others find out
+    # ---- news from other parts
 
     def on_leader(self, leader: Leader | None) -> None:
-        """The active controller, as the metadata's follower knows it."""
+        """Set the active controller that the metadata follower has found."""
         for channel in self._channels:
             channel.set_leader(leader)
 
     async def hold(self, holder: Holder | None) -> None:
-        """A process is the broker now; None: none is."""
+        """Tell the helper which process is the broker; None: no broker runs."""
         if holder is None:
             self._told_hold = ""
             return
@@ -330,38 +331,38 @@ class ActMode:
             self._holding.watched_anew(path)
 
     async def let_go(self, path: str) -> str | None:
-        """Have the helper close a directory that was released; return why it does not, in words."""
+        """Have the helper close a released directory; return why the helper does not, in words."""
         return None if self._holding is None else await self._holding.let_go(path)
 
     @property
     def no_helper(self) -> str | None:
-        """Reason why nothing can be done on this host; None: it can."""
+        """Reason why the privileged helper cannot act on this host; None: it can."""
         return self._no_helper if self._link is None else self._link.problem
 
     @property
     def unable(self) -> tuple[str, ...]:
-        """Reasons why not everything that is decided can be done, a line each."""
+        """Reasons why the guard cannot carry out all its decisions, a line each."""
         helper = (self.no_helper,) if self.no_helper else () if self._link is None else tuple(self._link.lacks)
         told = (f"the broker's process cannot be acted on: {self._told_hold}",) if self._told_hold else ()
         return (*self.rights.missing, *(f"the guard cannot act: {line}" for line in helper), *told)
 
     def no_cut(self, path: str) -> str | None:
-        """Reason of the helper's why a directory is not cut."""
+        """Return the helper's reason not to cut a directory; None: there is none."""
         frozen = None if self._link is None else self._link.directories.get(path)
         return None if frozen is None else frozen.reason or frozen.no_cut
 
     def was_told(self, holder: Holder) -> bool:
-        """Whether the helper was told that this process is the broker; where there is none, nothing is waited for."""
+        """Whether the helper was told that this process is the broker; true without a helper."""
         return self.no_helper is not None or self._asked == (holder.pid, holder.started)
 
     def found(self, holder: Holder | None) -> Found:
-        """Knowledge of the broker in this process."""
+        """Return the evidence about the broker, as far as it is about this process."""
         process = None if holder is None else (holder.pid, holder.started)
         threads = self._threads if self._threads_of == process else Found()
         return Found(threads.stuck, threads.waits, self._silent if self._silent_of == process else None)
 
     def counters(self, holder: Holder | None) -> ActionCounters:
-        """Return the counts of actions up to now, with what is known of the broker in this process."""
+        """Return the counts of actions up to now, and the evidence about the broker's process."""
         core, observed = self._core, self._observed()
         lacks = 1 if self._link is None or self._link.problem else len(self._link.lacks) + bool(self._told_hold)
         evicted = redundancy.evicted(core.journal, observed)
@@ -381,7 +382,7 @@ class ActMode:
 
     @property
     def _in_doubt(self) -> bool:
-        """Whether the broker is looked at closely: a disk has failed and that is not settled, or it is not long ago."""
+        """Whether to watch the broker's threads and answers: a disk has failed, or the guard acted a short time ago."""
         return self._broker is not None and (bool(self._failed()) or self._core.in_doubt(self._clock.monotonic_ms()))
 
     async def watch_threads(self) -> None:
@@ -431,8 +432,8 @@ class ActMode:
 
     @property
     def _is_here(self) -> bool:
-        """Whether what answers at the broker's port is the broker: not where it is in another network namespace, or
-        nobody knows. Without a helper nothing comes of what it says."""
+        """Whether answers at the broker's port come from the broker. They may not if its network namespace is another
+        one, or is unknown. Without a helper the answers have no effect."""
         return self._link is None or (self._link.apart is False and self._held == self._broker)
 
     async def _ask(self, asking: CanaryAsking) -> None:

@@ -1,9 +1,9 @@
-"""The shell that acts: carries out what the core says (:mod:`.core`), and tells the core what came of it.
+"""The shell that acts: carries out the tasks of the core (:mod:`.core`), and tells the core their outcomes.
 
-For each directory, its leadership, the record of suspected directories and the broker there is one effect at a time. A
-task that is to be written down is in the journal and in the audit, fsynced, before it begins; then the core decides
-once more. A state directory that does not answer holds up nothing but replica lists, which are never changed before
-they are safe.
+Each directory, its leadership, the record of suspected directories and the broker have at most one effect in progress.
+A task with ``is_saved`` is in the journal and in the audit, fsynced, before it begins; then the core decides again. A
+state directory that does not answer delays only changes of replica lists: they begin when the journal has the old
+lists.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,7 +21,7 @@ from kjbod_guard.slow_steps import State as Leadership
 from kjbod_guard.suspects import encode
 
 CUT_WITHIN_MS = 1_000
-"""How long after a look a file-system shutdown may begin: what allowed it is older then."""
+"""Maximum time from a look to the beginning of a file-system shutdown. Later the look is too old to allow it."""
 _ON_THE_WAY = frozenset(map(str, (State.CUTTING, State.MASKING, State.UNMASKING, State.EVICTING, State.RELEASING)))
 
 
@@ -31,13 +31,13 @@ class ActionRunner:
     Args:
         core: decides.
         helper: the privileged helper; None: this guard has no rights, see ``no_helper``.
-        no_helper: why there is none, in words.
+        no_helper: why there is no helper, in words.
         controllers: speaks with the controllers.
         scribe: writes journal, log and audit.
         clock: the time.
         spawn: runs a coroutine for as long as the guard.
         review: looks at everything again, and calls :meth:`take`.
-        situation: what is known at this moment; None: the guard ends.
+        situation: returns the present situation; None: the guard ends.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class ActionRunner:
         return self._journal_writer.trouble
 
     async def keep(self) -> None:
-        """Keep the journal written."""
+        """Write the journal again and again, until cancelled."""
         await self._journal_writer.keep()
 
     def take(self, look: Look) -> None:
-        """Begin what is due, and tell where directories and broker are."""
+        """Begin the tasks of a look, and report the states of directories and broker."""
         if look.forgotten:
             self._journal_writer.scribe.forgotten(list(look.forgotten))
         if look.changed:
@@ -90,7 +90,7 @@ class ActionRunner:
     # ---- one effect
 
     async def _carry_out(self, task: Task) -> None:
-        """Write an effect down, do it, and tell the core what came of it."""
+        """Write a task to the journal, carry it out, and tell the core the outcome."""
         trouble = await self._journal_writer.write_down(task.path, task.effect) if task.is_saved else None
         if (now := self._situation()) is None:
             return
@@ -145,10 +145,10 @@ class ActionRunner:
                 return await self._helper.destroy()
         return Done(outcome=Outcome.REFUSED, reason=f"nobody does {effect.name}")
 
-    # ---- what is told
+    # ---- reports
 
     def _tell_states(self) -> None:
-        """Tell log and audit which state a directory, or the broker, has entered."""
+        """Report changed states of broker, directories and leadership to log and audit."""
         self._tell(None, str(self.core.broker.state), self.core.broker.reason)
         for path, one in self.core.directories.items():
             self._tell(path, str(one.state), one.reason)
@@ -160,16 +160,16 @@ class ActionRunner:
 
     def _tell(self, path: str | None, state: str, reason: str) -> None:
         if state in _ON_THE_WAY:
-            return  # the act is told, and one line less is to be fsynced before it
+            return  # the action itself is reported; this saves an fsync before it
         before = self._told.get(path, (str(State.WELL), ""))
         if before != (state, reason):
             self._told[path] = (state, reason)
             self._journal_writer.scribe.stands(path, state, reason)
 
-    # ---- by hand
+    # ---- requests of an operator
 
     def before_start(self, *, masks: bool) -> Mapping[str, Would]:
-        """Begin what is due because a broker is about to start; what the ladder says, by path."""
+        """Begin the tasks that are due before a broker starts; return the step for each directory, by path."""
         if (now := self._situation()) is None:
             return {}
         gates, tasks = self.core.before_start(now, masks=masks)
@@ -178,7 +178,8 @@ class ActionRunner:
         return gates
 
     def release(self, path: str) -> str | None:
-        """Take a mask away, and leave the directory alone until it is healthy; why not now, in words."""
+        """Release a directory: remove its mask, and leave it unchanged until it is healthy. Return why not now, in
+        words."""
         found = self.core.release(path, self._clock.monotonic_ms())
         if isinstance(found, str):
             return found
@@ -189,7 +190,7 @@ class ActionRunner:
         return None
 
     async def restore_now(self) -> tuple[int, Done | None]:
-        """Put the broker back into all lists that it was taken out of; how many, and what came of it."""
+        """Put the broker back into all replica lists from which it was evicted; return their number and the outcome."""
         now = self._situation()
         found = {} if now is None else self.core.to_restore(now)
         if not found:

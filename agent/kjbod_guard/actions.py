@@ -1,8 +1,8 @@
 """Actions of a guard against a disk and its broker: their names, and their outcomes. Pure.
 
 The privileged helper carries out verbs on the kernel (:class:`Helper`). The client of the controllers sends requests to
-them (:class:`Controllers`). Both answer with a :class:`Done`, whatever happens: an action that fails, is refused, or
-does not end within its deadline is something that the escalation goes on from, never an exception.
+them (:class:`Controllers`). Both return a :class:`Done` and never raise. The escalation continues after an action that
+failed, was refused, or missed its deadline.
 """
 
 import dataclasses
@@ -13,28 +13,28 @@ from typing import Final, Protocol, TypeAlias
 from msgspec import Struct
 
 REQUEST_PARTITIONS_MAX: Final = 1_000
-"""Partitions in one request to a controller."""
+"""Maximum number of partitions in one request to a controller."""
 Name: TypeAlias = tuple[str, int]
 """A partition: its topic's name, and its number."""
 
 
 class Verb(StrEnum):
-    """Actions of the helper. It refuses everything else, and everything on what was not frozen at its start."""
+    """Actions of the privileged helper. The helper refuses all other actions, and all targets that were not frozen."""
 
     THREADS = "threads"
     """Look at the broker's threads: which of them wait for a disk, and in which file."""
     CUT = "cut"
     """Shut the file system of a log directory down (``FS_IOC_SHUTDOWN``, without a log flush)."""
     MASK = "mask"
-    """Mount something read-only over a log directory whose ``meta.properties`` cannot be read."""
+    """Over-mount a log directory with a read-only tmpfs whose ``meta.properties`` cannot be read."""
     UNMASK = "unmask"
     KILL = "kill"
     """SIGKILL for the broker, by its pidfd."""
     RESET = "reset"
-    """New packets to the broker's ports are answered with a TCP reset."""
+    """Answer new packets to the broker's ports with a TCP reset."""
     UNRESET = "unreset"
     DESTROY = "destroy"
-    """Established connections of the broker's ports are destroyed (``SOCK_DESTROY``)."""
+    """Destroy established connections of the broker's ports (``SOCK_DESTROY``)."""
 
 
 class Outcome(StrEnum):
@@ -42,11 +42,11 @@ class Outcome(StrEnum):
 
     DONE = "done"
     PENDING = "pending"
-    """It did not end within its deadline and was left behind; its effect may be there. A cut of a hung ext4 never ends,
-    and has its effect at once."""
+    """The action missed its deadline and was left behind. It may have worked: a cut of a hung ext4 works at once, but
+    the call never returns."""
     FAILED = "failed"
     REFUSED = "refused"
-    """Not tried: what it was asked for is not this broker's, or the right to do it is missing."""
+    """Not tried: the target is not this broker's, or a right is missing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +54,11 @@ class Done:
     """Outcome of an action.
 
     Attributes:
-        outcome: see there.
+        outcome: see :class:`Outcome`.
         reason: in words, what and where; empty for done.
         took_ms: from the request to the answer or the deadline.
-        refused: partitions for which it did not work, with the reasons, where it was about many.
-        changed: number of partitions for which it worked, likewise; None: it was not about partitions.
+        refused: partitions of the request that failed, with the reasons.
+        changed: number of partitions for which the action worked; None: the action is not about partitions.
     """
 
     outcome: Outcome
@@ -69,20 +69,20 @@ class Done:
 
     @property
     def happened(self) -> bool:
-        """Whether its effect is there, or may be."""
+        """Whether the action worked, or may have worked."""
         return self.outcome in (Outcome.DONE, Outcome.PENDING)
 
 
 def in_requests(partitions: Collection[Name]) -> Iterator[list[Name]]:
-    """Partitions, cut into requests."""
+    """Yield the partitions in pieces of at most :data:`REQUEST_PARTITIONS_MAX`."""
     names = list(partitions)
     for start in range(0, len(names), REQUEST_PARTITIONS_MAX):
         yield names[start : start + REQUEST_PARTITIONS_MAX]
 
 
 def summed(answers: Sequence[Mapping[Name, Done]]) -> Done:
-    """Outcome of requests about many partitions, one after the other, in one. Of a partition that was asked about twice
-    the last answer counts; those to one request have its time in common."""
+    """Return one outcome for requests that were sent one after the other. If a partition was in two requests, the last
+    answer counts. The time of each request counts once."""
     came: dict[Name, Done] = {}
     for answer in answers:
         came |= answer
@@ -104,10 +104,10 @@ class Thread(Struct, frozen=True):
     Attributes:
         tid: its id.
         name: ``comm``, as Java named it: at most 15 characters, ``"ReplicaFetcherT"``, ``"kafka-scheduler"``.
-        directory: log directory, as configured, of the file that it waits for; None where that is not known.
-        file: path of that file; None likewise.
+        directory: log directory, as configured, of the file that the thread waits for; None: not known.
+        file: path of that file; None: not known.
         call: ``"write"``, ``"fsync"``, ``"page fault"``; None where it is not known.
-        since_ms: monotonic time since when it has been seen waiting without a break.
+        since_ms: monotonic time of the first look that saw the thread in this wait.
     """
 
     tid: int
@@ -119,10 +119,11 @@ class Thread(Struct, frozen=True):
 
 
 class Helper(Protocol):
-    """The privileged process, as the daemon sees it. No method raises, none takes longer than its deadline."""
+    """The privileged helper, as the daemon sees it. No method raises, and no method takes longer than its deadline."""
 
     async def cut(self, directory: str, until_ms: int) -> Done:
-        """Shut the file system down, not later than at this monotonic time: what allowed it may have passed then."""
+        """Shut the file system down, but not after the monotonic time ``until_ms``: the facts that allow it may be old
+        then."""
 
     async def mask(self, directory: str) -> Done: ...
 
@@ -137,14 +138,14 @@ class Helper(Protocol):
     async def destroy(self) -> Done: ...
 
     async def threads(self) -> Sequence[Thread] | Done:
-        """Threads that wait uninterruptibly; a :class:`Done` where that could not be found out."""
+        """Return the threads that wait uninterruptibly; a :class:`Done` if the look failed."""
 
 
 class Controllers(Protocol):
-    """Speaker to the controllers, in the broker's name or the guard's own. No method raises."""
+    """Client of the controllers, in the broker's name or the guard's own. No method raises."""
 
     async def suspect(self, value: str | None) -> Done:
-        """Write the record of suspected directories of this broker (:mod:`.suspects`); None: remove it."""
+        """Write the record of suspected directories of this broker (:mod:`.suspects`); None: remove the record."""
 
     async def report(self, broker_epoch: int, directory_ids: Sequence[str]) -> Done:
         """Send one heartbeat in the broker's name with these directories in OfflineLogDirs."""
@@ -153,7 +154,7 @@ class Controllers(Protocol):
         """Send one heartbeat in the broker's name with WantFence."""
 
     async def reassign(self, replicas: Mapping[Name, Sequence[int] | None]) -> Mapping[Name, Done]:
-        """AlterPartitionReassignments in the guard's own name: replica lists by topic name and partition."""
+        """Send AlterPartitionReassignments in the guard's own name: replica lists by topic name and partition."""
 
     async def elect(self, partitions: Sequence[Name]) -> Mapping[Name, Done]:
-        """ElectLeaders in the guard's own name: the preferred ones of partitions, by topic name."""
+        """Send ElectLeaders in the guard's own name, for the preferred leaders of partitions."""

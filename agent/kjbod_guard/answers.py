@@ -21,20 +21,20 @@ from kjbod_guard.ladder import NOTHING, Step
 from kjbod_guard.picture import Picture
 
 PIECE: Final = 500
-"""Replicas in one piece of an answer."""
+"""Maximum number of replicas in one piece of an answer."""
 NO_ACTS: Final = "this guard observes: only one that acts undoes what was done (kjbod.guard.mode=act)"
 
 
 class Answers:
-    """The handlers of the control socket.
+    """Handlers of the control socket.
 
     Args:
-        picture: the guard at this moment.
-        usage: what the guard's processes use.
-        replicas: the replicas in a directory, by path.
-        acting: does what is to be done; None: the guard observes, or has not begun.
-        let_go: closes a directory that was released, and (True) keeps probes away from it for a while; ``held``: why
-            not, and where it is mounted.
+        picture: returns the state of the guard at this moment.
+        usage: returns the resources that the guard's processes use.
+        replicas: returns the replicas in a directory, by path.
+        acting: returns the runner of actions; None: the guard observes, or has not begun.
+        let_go: closes a released directory, and (True) stops its probes for a while. Returns its mount, and as ``held``
+            why it was not closed.
         list_strays: yields the strays on the disks, in pieces.
     """
 
@@ -55,7 +55,7 @@ class Answers:
         self._list_strays = list_strays
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By the name of the operation."""
+        """Return the handlers by the name of the operation."""
         return {
             **{name: partial(self.refuse, name) for name in INSTEAD},
             "guard-gate": self.gate,
@@ -76,7 +76,7 @@ class Answers:
         return acting
 
     async def release(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Take a mask away, leave a directory alone until it is healthy, and close it, so that it can be unmounted."""
+        """Release a directory: remove its mask, leave it unchanged until it is healthy, and close it for an unmount."""
         path, rows = str(request.get("path")), {row["path"]: row for row in self._picture().directories}
         acting, cluster_id = self._required(), self._picture().cluster_id
         if path not in rows:
@@ -92,7 +92,7 @@ class Answers:
         return {"path": path, "means": means, "state": standing.state, "cluster_id": cluster_id, **let_go}
 
     async def gate(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Say whether a broker may start on its directories now, and begin to cut or mask one that hangs."""
+        """Return whether a broker may start on its directories now; begin to cut or mask a directory that hangs."""
         now, acting = self._picture(), self._acting()
         masks = request.get("mounts") == (mount_namespace() or None)
         would = {} if acting is None else acting.before_start(masks=masks)
@@ -111,7 +111,7 @@ class Answers:
         return {"mode": now.mode, "directories": [asdict(one) for one in found]}
 
     async def restore(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Put the broker back into the replica lists that it was taken out of."""
+        """Put the broker back into the replica lists from which the guard evicted it."""
         acting, now = self._required(), self._picture()
         if now.unbound is not None or now.fenced is not False:
             why = now.unbound or ("it is fenced" if now.fenced else "its registration is not known")
@@ -137,7 +137,7 @@ class Answers:
         }
 
     async def status(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The guard in a few figures, and a line for each directory."""
+        """Return the status of the guard, with a row for each directory."""
         now, usage, acting = self._picture(), await self._usage(), self._acting()
         return {
             "role": "guard",
@@ -178,7 +178,7 @@ class Answers:
         }
 
     async def log_dirs(self, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The directories, and with ``replicas`` all that the metadata place in them."""
+        """Yield the directories, and with ``replicas`` also the replicas that the metadata assign to them."""
         for row in self._picture().directories:
             yield {"directory": row}
             found = self._replicas(row["path"]) if request.get("replicas") is True else ()
@@ -186,7 +186,7 @@ class Answers:
                 yield {"path": row["path"], "replicas": found[start : start + PIECE]}
 
     async def strays(self, request: dict[str, Any]) -> AsyncIterator[list[dict[str, Any]] | dict[str, Any]]:
-        """The strays on the broker's disks; nothing is changed."""
+        """Yield the stray replicas on the broker's disks. Changes nothing."""
         if self._list_strays is not None:
             async for part in self._list_strays():
                 yield part

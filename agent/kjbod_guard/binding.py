@@ -1,21 +1,20 @@
-"""Whether the broker that runs here is the one of the file, and whose the log directories are. Pure.
+"""Owner of the log directories, and whether the running broker is the broker of ``server.properties``. Pure.
 
-A guard takes nothing on the guess. It reads ``meta.properties`` itself, finds the process that holds ``.lock``, and
-follows the registration of its node id. Where these do not agree with the file it only watches disks, and says in one
-line what does not fit:
+A guard reads ``meta.properties`` itself, finds the process that holds ``.lock``, and follows the registration of its
+node id. If one of these does not match the file, the guard only watches disks, and logs the mismatch in one line:
 
 ===============================================  =====================================================================
-what is found                                    what is said
+found                                            result
 ===============================================  =====================================================================
-a directory of another node or cluster, without  the directory is not watched: nothing is written into it; the others
-an id, or with the id of another one             are
-nobody holds ``.lock``                           no broker runs
-somebody who is no Kafka broker holds it         who: a kjbod agent, or another program
-a broker with another file, or with              what differs
+a directory of another node or cluster, without  the guard does not watch that directory, and writes nothing into it.
+an id, or with the id of another directory       The guard watches the other directories
+no process holds ``.lock``                       no broker runs
+a process that is no Kafka broker holds it       the line names the process: a kjbod agent, or another program
+a broker with another file, or with              the line names the difference
 ``--override`` of a key that matters here
-a broker that started when the file was another  the key, and to start the guard again: it may be another disk that has
-one than the guard has read                      the metadata log
-the registration is an agent's, or has           what differs
+a broker that started after the file changed     the line names the key, and asks for a restart of the guard: another
+..                                               disk may have the metadata log
+the registration is an agent's, or has           the line names the difference
 directories that are not here
 ===============================================  =====================================================================
 """
@@ -34,9 +33,10 @@ from kjbod_host.storage.api import LoadedDirectory
 
 FORMAT: Final = format_command("server.properties", dynamic_controller=False)
 DECISIVE_KEYS: Final = ("broker.id", "log.dir", "log.dirs", "metadata.log.dir", "node.id", "process.roles")
-"""Keys by which a broker is another one, or has its directories elsewhere."""
+"""Keys that identify a broker, or say where its directories are."""
 COMPARED_KEYS: Final = (*DECISIVE_KEYS, "inter.broker.listener.name", "listener.security.protocol.map", "listeners")
-"""Keys in which a broker that starts must have the file that the guard has read: those, and where it is asked."""
+"""Keys that must not change between the guard's start and the broker's start: :data:`DECISIVE_KEYS`, and the keys of
+the listener that the guard asks."""
 
 
 # ------------------------------------------------------------------------------------------------------ the directories
@@ -52,22 +52,22 @@ class Owned(Struct, frozen=True):
 
 
 class Heads(Struct, frozen=True):
-    """The directories that were read: those of this broker, and why the others are not its, by path."""
+    """Directories that were read: this broker's directories, and why the others are not this broker's, by path."""
 
     owned: Mapping[str, Owned]
     foreign: Mapping[str, str]
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster of this broker; None while no directory of it was read."""
+        """Cluster id of this broker; None until one of its directories was read."""
         return next((one.cluster_id for one in self.owned.values()), None)
 
 
 def heads(
     node_id: int, loads: Mapping[str, LoadedDirectory], cluster_id: str | None = None, command: str = FORMAT
 ) -> Heads:
-    """Sort the directories that were read. Where no ``cluster_id`` is known yet it is that of most of them; ``command``
-    formats one."""
+    """Sort the directories that were read by owner. Without a ``cluster_id``, the cluster id of most directories
+    counts. ``command`` is the command that formats a directory."""
     metas: dict[str, MetaProperties] = {}
     foreign: dict[str, str] = {}
     for path, loaded in loads.items():
@@ -100,7 +100,7 @@ def heads(
 
 
 def _meta(path: str, loaded: LoadedDirectory, command: str) -> MetaProperties | str:
-    """The content of ``meta.properties``, or why it is of no use."""
+    """Return the content of ``meta.properties``, or why it cannot be used."""
     if loaded.meta_properties is None:
         return f"{path} has no meta.properties: is its disk mounted, and formatted?"
     trouble = trouble_with(loaded.meta_properties, path, command)
@@ -108,8 +108,7 @@ def _meta(path: str, loaded: LoadedDirectory, command: str) -> MetaProperties | 
 
 
 def moved(before: Mapping[str, Uuid], owned: Iterable[Owned]) -> list[str]:
-    """Lines for directories that lay under another path when they were last seen, as disks do that were mounted in each
-    other's place."""
+    """Return lines for directories that had another path when they were last seen, as after a swap of two disks."""
     was = {directory_id: path for path, directory_id in before.items()}
     found = []
     for one in owned:
@@ -139,18 +138,18 @@ class Holder(Struct, frozen=True):
 
 
 def name_of(holder: Holder) -> str:
-    """Short name of a program for people."""
+    """Return the short name of a program for people."""
     main = next((one for one in holder.arguments if one in MAIN_CLASSES), None)
     return main or holder.arguments[0].split(" ", 1)[0].rpartition("/")[2]
 
 
 def why_not_ours(holders: Mapping[str, Holder | None], source: str, properties: Mapping[str, str]) -> str | None:
-    """Reason why no broker runs here for which to act, in one line; None: one does, and it is that of the file.
+    """Return why no broker of this file runs here, in one line; None: the broker of this file runs.
 
     Args:
-        holders: who holds ``.lock``, by directory that could be asked.
+        holders: process that holds ``.lock``, by path of the directories that could be asked.
         source: real path of the broker's ``server.properties``.
-        properties: what stands in it.
+        properties: content of that file.
     """
     found = {holder.pid: holder for holder in holders.values() if holder is not None}
     if not found:
@@ -183,13 +182,13 @@ def _why_not(holder: Holder, source: str, properties: Mapping[str, str]) -> str 
 
 
 def why_changed(source: str, read: Mapping[str, str], now: Mapping[str, str]) -> str | None:
-    """Reason why a broker that starts with the file as it is now is another one than the guard has read of, in one
-    line; None: it is the same.
+    """Return a key that has changed in the file since the guard read it, as one line; None: no compared key has
+    changed.
 
     Args:
         source: real path of the broker's ``server.properties``.
-        read: what stood in it when the guard started.
-        now: what stands in it.
+        read: content of that file when the guard started.
+        now: present content of that file.
     """
     key = next((key for key in COMPARED_KEYS if _entries(read, key) != _entries(now, key)), None)
     if key is None:
@@ -198,12 +197,12 @@ def why_changed(source: str, read: Mapping[str, str], now: Mapping[str, str]) ->
 
 
 def _entries(properties: Mapping[str, str], key: str) -> list[str]:
-    """Entries of a list, in their order; of what is no list, the value."""
+    """Return the entries of a list in their order; a single value is a list of one."""
     return [one.strip() for one in properties.get(key, "").split(",")]
 
 
 def overrides(arguments: Sequence[str]) -> dict[str, str]:
-    """Keys and values of ``--override`` on a command line of Kafka's."""
+    """Return keys and values of ``--override`` on Kafka's command line."""
     found: dict[str, str] = {}
     for number, one in enumerate(arguments):
         text = None
@@ -218,7 +217,7 @@ def overrides(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def why_not_registered(observed: Observed, owned: Iterable[Uuid], unread: int) -> str | None:
-    """Reason why the registration is not that of the broker here, in one line; None: nothing speaks against it, or the
+    """Return why the registration is not of the broker on this host, in one line; None: nothing shows that, or the
     metadata are not known.
 
     Args:
@@ -241,19 +240,19 @@ def why_not_registered(observed: Observed, owned: Iterable[Uuid], unread: int) -
 
 
 def outdated(observed: Observed, unread: Mapping[str, Uuid], read: Iterable[Uuid], unwatched: int) -> list[str]:
-    """Paths of directories of which what is remembered is not what is there: the broker has registered others in their
-    place, formatted while no guard ran.
+    """Return the paths where the guard remembers a directory that was replaced: the broker has registered another one,
+    formatted while no guard ran.
 
     Args:
         observed: the metadata.
         unread: directory ids that are known from memory alone, by path.
-        read: those that were read here.
-        unwatched: how many configured directories are neither.
+        read: directory ids that were read here.
+        unwatched: number of configured directories that are neither remembered nor read.
     """
     if not observed.complete or observed.registration is None:
         return []
     registered = observed.registration.log_dirs
     here = {*unread.values(), *read}
     if sum(one not in here for one in registered) <= unwatched:
-        return []  # those may be registered, and what is remembered offline
+        return []  # the unwatched directories may be the registered ones, and the remembered ones offline
     return [path for path, directory_id in unread.items() if directory_id not in registered]

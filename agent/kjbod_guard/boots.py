@@ -1,5 +1,5 @@
-"""The boot of the host that this is, from ``/proc/sys/kernel/random/boot_id`` (``random(4)``): monotonic time goes on
-from one process to the next for as long as it is the same."""
+"""Id of the host's present boot, from ``/proc/sys/kernel/random/boot_id`` (``random(4)``). Monotonic times of two
+processes are comparable while the boot id is the same."""
 
 from pathlib import Path
 from typing import Final
@@ -8,7 +8,7 @@ BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
-    """The id of this boot; empty where it cannot be read."""
+    """Return the id of the present boot; empty if it cannot be read."""
     try:
         return Path(BOOT_ID).read_text(encoding="ascii").strip()
     except OSError:

@@ -39,17 +39,17 @@ from kjbod_guard.budget import FENCE_AGAIN_MS
 from kjbod_guard.effects import Cut, Destroy, Effect, Fence, Kill, Move, Reset, Unreset
 
 STILL_THERE_MS: Final = 200
-"""After the kill: a process that is there for longer has a thread in the kernel."""
+"""Time after the kill. A process that still exists then has a thread that is stuck in the kernel."""
 SHOWN_MS: Final = 500
-"""How long the metadata may take to show a fence before the disks of the broker are left as they are."""
+"""Maximum time until the metadata show a fence. After that the guard leaves the broker's disks unchanged."""
 HEARTBEAT_AGAIN_MS: Final = 500
 FENCES_MAX: Final = 2
 FENCE_ATTEMPTS_MAX: Final = 20
-"""Heartbeats that reached no controller."""
+"""Maximum number of fencing heartbeats that reach no controller."""
 KILL_AGAIN_MS: Final = 10_000
-"""After a kill that did not work."""
+"""Time from a kill that failed to the next kill."""
 KILLS_MAX: Final = 3
-"""Kills that did not work before it is left for :data:`.budget.FENCE_AGAIN_MS`."""
+"""Failed kills after which the guard waits for :data:`.budget.FENCE_AGAIN_MS`."""
 
 
 class State(StrEnum):
@@ -66,17 +66,17 @@ class State(StrEnum):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """The broker.
+    """State of the broker on the escalation.
 
     Attributes:
         state: see the table; ``crippled`` is a broker that is stuck.
-        since_ms: when it entered that.
-        reason: why it is fenced, or must be and is not, in words.
-        pid: of its process; while it is fenced and after, of the one that was.
-        epoch: of its registration, likewise.
+        since_ms: when the broker entered that state.
+        reason: why the broker is fenced, or must be fenced and is not, in words.
+        pid: of the broker's process; from the fence on, of the process that was fenced.
+        epoch: of the broker's registration, likewise.
         left: effects of a fence that are still to come.
         fences: heartbeats that fenced it, for this epoch.
-        attempts: such that reached no controller.
+        attempts: fencing heartbeats that reached no controller.
         killed_ms: when it was killed; None: it was not.
         kills: how often it was killed in vain.
         not_before_ms: when a fence may begin again after a kill that did not work.
@@ -103,18 +103,18 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Knowledge of the broker at one moment.
 
     Attributes:
-        pid: of the process that is there and is this broker; None: none is, or it is not known.
-        ended: pid of the process that the kernel said has ended, of those that were this broker.
+        pid: of this broker's process; None: no process runs, or it is not known.
+        ended: pid of this broker's process that has ended, as the kernel reported.
         epoch: of its registration.
-        fenced: whether it is; None where the metadata are not followed.
-        incomplete: whether the picture of them is incomplete: nothing is begun.
-        stopping: whether it is in controlled shutdown.
-        wanted: why it must be fenced, in words; None: it need not.
-        refusal: why it may not be now; None: it may.
+        fenced: whether the broker is fenced; None: the metadata are not followed.
+        incomplete: whether the picture of the metadata is incomplete, so that nothing may begin.
+        stopping: whether the broker is in controlled shutdown.
+        wanted: why the broker must be fenced, in words; None: no fence is needed.
+        refusal: why the broker may not be fenced now; None: it may be.
         may: whether this guard's record is in the metadata, and young enough.
-        cuts: failed directories whose file systems may be shut down once it is fenced.
-        not_cut: why that may not be now, by path, in words.
-        looked: whether somebody has looked by now who the broker is, and the privileged helper was told.
+        cuts: failed directories whose file systems may be shut down once the broker is fenced.
+        not_cut: why a shutdown may not begin now, by path, in words.
+        looked: whether the guard has looked for the broker's process, and has told the privileged helper.
     """
 
     pid: int | None = None
@@ -143,12 +143,12 @@ def advance(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
-    """Return the state after the effect that was under way, which is over."""
+    """Return the state after the effect in progress has ended."""
     effect, now = now.under_way, replace(now, under_way=None)
     happened = done.happened
     match effect:
         case Kill() if not happened:
-            # It lives, and its next heartbeat would undo a fence.
+            # The broker lives, and its next heartbeat would undo a fence.
             wait_ms = KILL_AGAIN_MS if now.kills + 1 < KILLS_MAX else FENCE_AGAIN_MS
             now = replace(now, left=(), kills=now.kills + 1, not_before_ms=now_ms + wait_ms)
             return _at(now, State.CRIPPLED, now_ms, f"not killed: {done.reason}")
@@ -168,8 +168,8 @@ def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
 
 
 def lost(standing: Standing) -> str | None:
-    """Return words for a broker that was fenced, has ended without a granted shutdown, or must be fenced and is not;
-    None: neither."""
+    """Return a line about a broker that was fenced, ended without a granted shutdown, or must be fenced and is not;
+    None: there is no such problem."""
     if not standing.reason:
         return None
     match standing.state:
@@ -186,8 +186,8 @@ def is_killed(standing: Standing) -> bool:
 
 
 def silence(reason: str | None, fenced: bool, stopping: bool) -> str | None:
-    """Return the silence of a broker as far as it speaks for a fence. One that stops closes its listeners before it has
-    written everything back, and of one that is fenced nobody waits for an answer."""
+    """Return the silence of a broker as a reason for a fence; None: it is no reason. A broker that stops closes its
+    listeners before its last writes. Nobody waits for answers of a fenced broker."""
     return None if fenced or stopping else reason
 
 
@@ -199,7 +199,7 @@ def _running(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
         return _has_ended(now, facts, now_ms)
     if facts.pid is None:
         if now.state in (State.ABSENT, State.ENDED) or now.pid is not None:
-            return Move(now)  # whose end the kernel has not told: nobody could say who holds .lock
+            return Move(now)  # the kernel has not reported its end, so only the holder of .lock is not known
         return Move(_at(now, State.ABSENT, now_ms))
     known = facts.pid == now.pid
     epoch = facts.epoch if facts.epoch is not None else now.epoch if known else None
@@ -237,7 +237,7 @@ def _must_go(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _has_ended(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    """The process has ended, and nobody here has ended it."""
+    """Return the next step after the broker's process has ended without the guard."""
     granted = facts.stopping or now.state is State.STOPPING
     unfenced = facts.fenced is False or (facts.fenced is None and now.state in (State.SERVING, State.CRIPPLED))
     same = facts.epoch is None or facts.epoch == now.epoch
@@ -249,15 +249,16 @@ def _has_ended(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _fencing(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    if now.left and _is_another(now, facts):  # after a guard that was killed on the way: this one did nothing
+    # An earlier guard was killed during the fence; the process that runs now is not to be fenced.
+    if now.left and _is_another(now, facts):
         return Move(replace(now, left=()), again_ms=0)
     if not now.left:
         return _fenced(replace(now, state=State.FENCED), facts, now_ms)
-    if isinstance(now.left[0], Kill) and now.killed_ms is not None:  # a guard before us was about to, or has done it
+    if isinstance(now.left[0], Kill) and now.killed_ms is not None:  # an earlier guard has killed it, or was about to
         gone = facts.ended == now.pid
         if not gone and not facts.looked:
             return Move(now)
-        if gone or facts.pid is None:  # or what is left of it is no broker any more: a thread in the kernel
+        if gone or facts.pid is None:  # or only a thread in the kernel is left of the process
             return _pass_over(now)
         now = replace(now, killed_ms=None)
     for row in (_given_up, _fenced_by_now, _cut_by_now, _severed_by_now):
@@ -268,7 +269,7 @@ def _fencing(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _given_up(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
-    """The end of a fence that something speaks against before the kill, or that nothing speaks for any more."""
+    """Cancel a fence before the kill, if a rule forbids the fence or its reason has passed."""
     if not isinstance(now.left[0], Kill) or now.killed_ms is not None:
         return None
     passed = "the reason for it has passed" if facts.wanted is None else None
@@ -280,11 +281,11 @@ def _given_up(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None
 
 
 def _fenced_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
-    """A heartbeat that need not be sent, or not yet."""
+    """Skip or delay a fencing heartbeat that is not needed, or not yet."""
     if not isinstance(now.left[0], Fence):
         return None
     if facts.epoch is not None and facts.epoch != now.epoch:
-        return _pass_over(now)  # another start of it
+        return _pass_over(now)  # the broker has started again
     if facts.fenced and facts.epoch == now.epoch:
         return _pass_over(now)
     wait_ms = now.since_ms + HEARTBEAT_AGAIN_MS - now_ms if now.attempts else 0
@@ -292,7 +293,7 @@ def _fenced_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] |
 
 
 def _cut_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
-    """A file system that may not be shut down, or not yet: the committed metadata must show the fence first."""
+    """Skip or delay a file-system shutdown: the committed metadata must show the fence first."""
     effect = now.left[0]
     if not isinstance(effect, Cut):
         return None
@@ -305,7 +306,7 @@ def _cut_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | No
 
 
 def _severed_by_now(now: Standing, facts: Facts, now_ms: int) -> Move[Standing] | None:
-    """Connections of a process that has ended, or may do so still by itself."""
+    """Skip or delay the reset of connections: the process has ended, or may still end by itself."""
     if not isinstance(now.left[0], Reset | Destroy):
         return None
     if facts.ended == now.pid:
@@ -338,8 +339,8 @@ def _pass_over(now: Standing) -> Move[Standing]:
 
 
 def _is_another(now: Standing, facts: Facts) -> bool:
-    """Whether the process that is there is another one than that which is fenced. Pids come again after a reboot: a
-    process that has registered anew is another one, too."""
+    """Whether the running process is not the fenced process. Pids repeat after a reboot, so a process with a new
+    registration is also another process."""
     anew = None is not now.epoch != facts.epoch is not None
     return facts.pid is not None and (facts.pid != now.pid or anew)
 

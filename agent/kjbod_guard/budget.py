@@ -1,7 +1,7 @@
-"""Limits of a guard: what it may do at this moment, and why not, in one line. Pure.
+"""Limits on a guard's actions at this moment; each function returns the reason for a refusal in one line. Pure.
 
-An act that helps against one disk must not cost more than the disk. So each is held against the metadata: the copies of
-the partitions (:mod:`.copies`), and the other brokers (:mod:`.suspects`).
+An action against one disk must not cost more than the disk. So each action is checked against the metadata: the copies
+of the partitions (:mod:`.copies`), and the other brokers (:mod:`.suspects`).
 
 ==============  =====================================================================================================
 shut down,      only where each partition of the file system keeps ``min.insync.replicas`` copies that count; after the
@@ -36,9 +36,9 @@ EVICT_WITHIN_MS: Final = 30_000
 """Kafka's default of ``replica.lag.time.max.ms``: how long a leader waits for a replica that was caught up."""
 FENCE_AGAIN_MS: Final = 600_000
 ANSWERED_MS: Final = 3_000
-"""How long ago a controller may have answered for a fence: the leaders that it elects are what a fence is for."""
+"""Maximum age of a controller's last answer for a fence. After a fence the controller must elect new leaders."""
 FRESH_MS: Final = 1_500
-"""The same for a file-system shutdown. An observer is answered each half second when nothing happens."""
+"""Maximum age of a controller's last answer for a file-system shutdown. An idle observer gets an answer each 0.5 s."""
 
 
 # ------------------------------------------------------------------------------------------------- the other brokers
@@ -51,7 +51,7 @@ def why_behind(observed: Observed, offset: int | None, brokers_max: int, key: st
         observed: the metadata.
         offset: of this guard's own record; None: it has none yet.
         brokers_max: brokers in trouble at a time, this one included.
-        key: the configuration key of that.
+        key: the configuration key of that limit, for the text.
         now_ms: monotonic time.
         fences: whether brokers that were fenced a short while ago count too.
     """
@@ -73,7 +73,7 @@ def why_behind(observed: Observed, offset: int | None, brokers_max: int, key: st
 
 
 def why_stays(placed: Placed) -> str | None:
-    """Return why the broker may not leave a partition, however many copies there are; None: nothing says so."""
+    """Return why the broker may not leave a partition, regardless of other copies; None: no such reason."""
     if placed.adding or placed.removing:
         return "being reassigned by somebody"
     if len(placed.replicas) == 1:
@@ -84,8 +84,8 @@ def why_stays(placed: Placed) -> str | None:
 
 
 def why_no_eviction_follows(observed: Observed, placed: Placed) -> str | None:
-    """Return why a directory with this partition is masked and not cut: no eviction could follow, and the leader
-    would take the copy back into the ISR. None: nothing says so."""
+    """Return why a directory with this partition is masked and not cut; None: it may be cut. Without an eviction after
+    a cut, the leader would take the copy back into the ISR."""
     if len(placed.replicas) == 1:
         return None
     return why_stays(placed) or why_list_refused(observed, _without_us(observed, placed))
@@ -103,7 +103,7 @@ def barred(observed: Observed, brokers: Iterable[int]) -> frozenset[int]:
 
 
 def why_list_refused(observed: Observed, brokers: Iterable[int]) -> str | None:
-    """Return why the controllers refuse a replica list, in words; None: nothing says that they do
+    """Return why the controllers refuse a replica list, in words; None: no reason is known
     (``ReplicationControlManager.validateManualPartitionAssignment``)."""
     named = tuple(brokers)
     if gone := observed.unregistered(named):
@@ -112,7 +112,7 @@ def why_list_refused(observed: Observed, brokers: Iterable[int]) -> str | None:
 
 
 def why_cordoned(observed: Observed, brokers: Iterable[int]) -> str | None:
-    """Return the reason of :func:`why_list_refused` that a broker is cordoned."""
+    """Return why the controllers refuse a replica list with a cordoned broker; None: they do not refuse it for that."""
     if observed.refuses_cordoned and (cordoned := observed.cordoned(brokers)):
         return f"the controllers refuse a list with broker {cordoned[0]}, whose directories are all cordoned"
     return None
@@ -136,7 +136,7 @@ class Evictions(Struct, frozen=True):
 
     Attributes:
         before: their replica lists as they are, by key.
-        refused: how many may not be left, by reason.
+        refused: number of partitions that the broker may not leave, by reason.
     """
 
     before: Mapping[Key, tuple[int, ...]]
@@ -144,7 +144,7 @@ class Evictions(Struct, frozen=True):
 
     @property
     def refusal(self) -> str | None:
-        """Reasons for those that may not be left, in words."""
+        """Reasons why the broker may not leave the other partitions, in words."""
         if not self.refused:
             return None
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.refused.items()))
@@ -170,7 +170,7 @@ def evictions(observed: Observed, directory_id: Uuid, static_min_isr: int) -> Ev
 
 
 def restorations(observed: Observed, evicted: Mapping[Key, tuple[int, ...]]) -> Mapping[Key, tuple[int, ...]]:
-    """Return the partitions that are still as the eviction left them, with their lists as they were."""
+    """Return the partitions that are unchanged since their eviction, with their replica lists from before it."""
     return {
         key: before
         for key, before in evicted.items()
@@ -185,8 +185,8 @@ def restorations(observed: Observed, evicted: Mapping[Key, tuple[int, ...]]) -> 
 
 
 def demoted(observed: Observed, placed: Placed, known: Mapping[int, Suspects]) -> tuple[int, ...] | None:
-    """Return the replica list in which another broker leads and this one comes last; None: no other broker may lead, or
-    this one leads nothing there and would not."""
+    """Return the replica list with another broker first and this broker last; None: no other broker may lead, or this
+    broker neither leads nor is the preferred leader."""
     broker_id = observed.broker_id
     leads = placed.leads or placed.replicas[:1] == (broker_id,)
     others = [one for one in placed.replicas if one != broker_id]
@@ -200,7 +200,7 @@ def demoted(observed: Observed, placed: Placed, known: Mapping[int, Suspects]) -
 
 
 def demotions(observed: Observed, directory_id: Uuid) -> Mapping[Key, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the replica lists of partitions in a directory that others may lead, as they are and as they are to be."""
+    """Return the present and the new replica lists of partitions in a directory that other brokers may lead."""
     known = suspects.current(observed.suspects, observed.neighbours)
     found = {
         key: (placed.replicas, demoted(observed, placed, known))
@@ -213,14 +213,14 @@ def demotions(observed: Observed, directory_id: Uuid) -> Mapping[Key, tuple[tupl
 def promotions(
     observed: Observed, left: Mapping[Key, tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> Mapping[Key, tuple[int, ...]]:
-    """Return the lists that may be put back now, as they were.
+    """Return the original replica lists that may be restored now.
 
-    These are lists still as they were left, with a preferred leader that is in sync. Also lists that are back, where
-    this broker does not lead yet as it is to: a guard was killed before the election.
+    These are lists unchanged since the demotion, whose preferred leader is in sync. Restored lists count as well while
+    this broker does not lead again: a guard was killed before the election.
 
     Args:
         observed: the metadata.
-        left: lists as they were and as they were left.
+        left: lists before and after the demotion.
     """
     return {
         key: before
@@ -234,7 +234,7 @@ def promotions(
 
 
 def is_back(now: Placed, before: tuple[int, ...], broker_id: int) -> bool:
-    """Whether a partition is as it was before others were made to lead it."""
+    """Whether a partition is as it was before its demotion."""
     return now.replicas == before and (now.leads or before[0] != broker_id)
 
 
@@ -242,7 +242,7 @@ def is_back(now: Placed, before: tuple[int, ...], broker_id: int) -> bool:
 
 
 class FenceCase(Struct, frozen=True, kw_only=True):
-    """A broker, and what its end would cost.
+    """Facts that decide whether a broker may be fenced.
 
     Attributes:
         static_min_isr: ``min.insync.replicas`` of its file.
@@ -250,7 +250,7 @@ class FenceCase(Struct, frozen=True, kw_only=True):
         offset: of this guard's own record; None: it has none yet.
         last_fence_ms: when the broker was fenced last, on the clock of ``now_ms``; None: never.
         needed: why the quorum needs this process, which is a controller too; None: it does not.
-        answered_ms: when a controller was asked last that has answered; None: none has.
+        answered_ms: time of the last request that a controller has answered; None: no controller has answered.
         now_ms: the time.
     """
 

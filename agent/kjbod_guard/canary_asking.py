@@ -1,9 +1,8 @@
-"""Asks a broker's own listener for its versions, one question at a time, and keeps what :mod:`.canary` makes of it.
+"""The shell of :mod:`.canary`: asks a broker's own listener for ApiVersions, one question at a time.
 
-A listener in plain text is asked where there is one, else that of the other brokers, with the broker's own login. What
-comes before the login is answered by network threads alone, so it is asked again behind it. At a secured listener only
-time that passes without an answer is silence: certificates and passwords change, and a broker that does not believe the
-guard is not crippled.
+A PLAINTEXT listener is asked if there is one, else the inter-broker listener, with the broker's own login. Network
+threads alone answer the question before the login, so it is asked again after the login. At a secured listener only a
+missing answer is silence: certificates and passwords change, and a broker that rejects the guard is not stuck.
 """
 
 import asyncio
@@ -29,15 +28,15 @@ CLIENT_ID: Final = "kjbod-guard"
 LOCAL_HOST: Final = "127.0.0.1"
 ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})
 LATE_MS: Final = 250
-"""A question that took so much longer than it may was asked by a process that stood still itself."""
+"""A question that exceeds its deadline by more than this shows that the guard itself stood still."""
 
 
 class Asked(Struct, frozen=True):
     """A listener of a broker that can be asked.
 
     Attributes:
-        listener: which.
-        name: the host that its certificate is for.
+        listener: the listener to ask.
+        name: host name that the listener's certificate must have.
         security: of the connection.
     """
 
@@ -47,7 +46,7 @@ class Asked(Struct, frozen=True):
 
 
 def listener_to_ask(config: Config) -> Asked | str:
-    """The listener of a broker that can be asked, or why there is none."""
+    """Return the listener of a broker that can be asked, or why there is none."""
     own = [one for one in config.listeners if one.name not in config.controller_listener_names and one.port]
     plain = next((one for one in own if one.protocol == PLAINTEXT), None)
     if plain is not None:
@@ -70,7 +69,7 @@ def listener_to_ask(config: Config) -> Asked | str:
 
 
 def ports_of(config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ports of a broker's listeners, and of its controllers', which are never touched."""
+    """Return the ports of the broker's listeners, and of its controller listeners, which are never touched."""
     names = config.controller_listener_names
     own = [one.port for one in config.listeners if one.name not in names and one.port]
     never = [one.port for one in config.listeners if one.name in names and one.port]
@@ -86,7 +85,7 @@ class CanaryAsking:
         told: gets a line when a broker cannot be asked any more, and None when it can again.
 
     Attributes:
-        canary: what was answered.
+        canary: state after the last answer.
         problem: why the last question was not answered, in words; None: it was, or none was asked.
     """
 
@@ -112,8 +111,8 @@ class CanaryAsking:
             await self.close()
 
     async def ask(self) -> None:
-        """Ask one question, which is over after :data:`.canary.SILENT_MS` at the latest. The silence goes on from the
-        first that was not answered; a connection that is refused is no answer either."""
+        """Ask one question, for :data:`.canary.SILENT_MS` at most. Silence counts from the first question without an
+        answer. A refused connection is no answer."""
         began_ms = self._clock.monotonic_ms()
         self.canary = canary.asked(self.canary, began_ms)
         try:
@@ -132,7 +131,7 @@ class CanaryAsking:
         self.canary = canary.answered(self.canary, epoch if epoch >= 0 else None, self._clock.monotonic_ms())
 
     async def _epoch(self, deadline_ms: int) -> int:
-        """The metadata offset that the broker has applied, as it says; -1: it does not say."""
+        """Return the metadata offset that the broker says it has applied; -1: it does not say."""
         if self._connection is None or self._connection.closed:
             self._connection = await Connection.open(
                 self._name,
@@ -143,13 +142,13 @@ class CanaryAsking:
                 connect_timeout_ms=SILENT_MS,
                 security=self._security,
             )
-            if self._security.settings.login is None:  # versions were agreed on with the same question
+            if self._security.settings.login is None:  # opening the connection has asked the same question
                 return self._connection.features.finalized_epoch
         left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
         return (await self._connection.request(_QUESTION, timeout_ms=left_ms)).finalized_features_epoch
 
     def _says_nothing(self, error: Exception) -> bool:
-        """Whether a failure says nothing of the broker's health; that is told once."""
+        """Whether a failure says nothing about the broker's health. Report such a failure once."""
         if isinstance(error, RequestTimedOut):
             return False
         if not isinstance(error, (AuthenticationFailed, ForeignPeer)) and self._security.settings.protocol == PLAINTEXT:
@@ -160,11 +159,11 @@ class CanaryAsking:
         return True
 
     def committed(self, offset: int) -> None:
-        """Tell what the quorum has committed."""
+        """Note the offset that the quorum has committed."""
         self.canary = canary.quorum(self.canary, offset, self._clock.monotonic_ms())
 
     def forget(self) -> None:
-        """Begin anew: another process is the broker now."""
+        """Forget all answers, because another process is the broker now."""
         self.canary, self.problem = Canary(), None
 
     async def close(self) -> None:

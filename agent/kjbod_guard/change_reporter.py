@@ -30,7 +30,7 @@ class ChangeReporter:
     Args:
         account: log, health report and audit.
         watching: the directories.
-        core: knows how Kafka has them.
+        core: knows Kafka's view of the directories.
         clock: the time.
     """
 
@@ -70,7 +70,7 @@ class ChangeReporter:
     def _tell_blind(self, now: Situation) -> None:
         reason = now.blind
         if reason != self._blind and reason not in (NO_ANSWER, BEING_READ):
-            # Another reason of the same trouble is no news.
+            # A new reason for the same problem is not reported.
             if reason is None or not self._blind:
                 self._account.followed(reason, now.observed.offset)
             self._blind = reason
@@ -126,7 +126,7 @@ class ChangeReporter:
         self._would[path] = new
         owned = self._watching.entries[path].owned
         directory_id = None if owned is None else owned.directory_id
-        # A followed directory that no replica names holds none; only without the metadata nobody knows.
+        # With metadata, a directory without counts has no replicas. Without metadata the number is not known.
         held = now.observed.held().get(directory_id, Held(0, 0)) if directory_id and now.blind is None else None
         text = words.line(path, words.happened(verdict), case.kafka, held, decided)
         facts = {

@@ -1,4 +1,4 @@
-"""``kjbod guard check``: what a guard could watch on this host, and what is missing. It changes nothing.
+"""``kjbod guard check``: lists the disks that a guard could watch on this host, and missing parts. Changes nothing.
 
 Log directories are read through workers, each for at most :data:`READ_TIMEOUT_MS`, so a disk that hangs costs a line.
 Nothing is probed, written or locked; the controllers are asked as an observer asks them, for :data:`FOLLOW_MS` at most.
@@ -72,12 +72,12 @@ FOLLOW_MS: Final = 10_000
 ASK_MS: Final = 3_000
 QUESTIONS: Final = 3
 BETWEEN_S: Final = 0.7
-"""Between two questions about the voters, which fetch each half second."""
+"""Time between two questions about the voters, which fetch each 0.5 s."""
 COMMIT_S_MIN: Final = 5
 """Interval of ext4's journal below which appends of a hung disk stop before the verdict."""
 BACKOFF_KEY: Final = "replica.fetch.backoff.ms"
 BACKOFF_MS: Final = 1_000
-"""Kafka's default of that (ReplicationConfigs.REPLICA_FETCH_BACKOFF_MS_DEFAULT)."""
+"""Kafka's default of :data:`BACKOFF_KEY` (ReplicationConfigs.REPLICA_FETCH_BACKOFF_MS_DEFAULT)."""
 BACKOFF_MS_GOOD: Final = 100
 CAPABILITIES: Final = {
     "CAP_SYS_ADMIN": (21, "cut, mask"),
@@ -88,9 +88,9 @@ CAPABILITIES: Final = {
     "CAP_IPC_LOCK": (14, "keep the privileged helper in memory"),
     "CAP_SYS_CHROOT": (18, "mask in its mount namespace"),
 }
-"""Of the privileged helper: number (capability.h) and what it is for."""
+"""Capabilities of the privileged helper: number (capability.h) and purpose."""
 KEY_MAX: Final = 80
-"""Characters of a key that are shown."""
+"""Maximum number of characters of a key that are shown."""
 FOR_JAVA: Final = (
     "make it with keytool -importcert, or with openssl pkcs12 -jdktrust anyExtendedKeyUsage (3.2 or later), or use PEM;"
     " the guard believes the certificates in it"
@@ -113,7 +113,7 @@ class Item(Struct, frozen=True):
 
 
 def main(config_path: Path, own_path: Path | None) -> list[Item]:
-    """All lines, for the broker of the ``server.properties`` at ``config_path``.
+    """Return all lines of the check, for the broker of the ``server.properties`` at ``config_path``.
 
     Raises:
         KjbodError: the files cannot be used; one line for each mistake.
@@ -124,7 +124,7 @@ def main(config_path: Path, own_path: Path | None) -> list[Item]:
 
 
 class _Standing(Struct, frozen=True):
-    """Standing of a guard that acts, if who asks started it.
+    """Whether a guard in mode act would start if the user of this command started it.
 
     Attributes:
         user: in words.
@@ -147,15 +147,14 @@ def _standing(config: Config) -> _Standing:
 
 
 def capabilities(status: str) -> int:
-    """Effective capabilities, as bits, of ``/proc/PID/status`` (proc_pid_status(5)); none where it does not say."""
+    """Return the effective capabilities in ``/proc/PID/status`` (proc_pid_status(5)) as bits; 0 without that line."""
     found = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
     return int(found[0], 16) if found else 0
 
 
 def start_blockers(loads: Mapping[str, LoadedDirectory]) -> list[str]:
-    """Names in log directories with which Kafka does not start, a line for each log directory or replica, all of them:
-    sub-directories that are no replica (``UnifiedLog.parseTopicPartitionName``), and replicas that are there twice
-    (``LogManager.loadLog``).
+    """Return lines about names in log directories that keep Kafka from starting: sub-directories that are no replica
+    (``UnifiedLog.parseTopicPartitionName``), and replicas that exist twice (``LogManager.loadLog``).
 
     Args:
         loads: directories by path.
@@ -177,7 +176,7 @@ def start_blockers(loads: Mapping[str, LoadedDirectory]) -> list[str]:
 
 
 class _Check:
-    """A run of the check."""
+    """One run of the check."""
 
     def __init__(self, config: Config, source: str, standing: _Standing, clock: Clock, rng: random.Random) -> None:
         self._config = config
@@ -358,7 +357,7 @@ class _Check:
             self._say("missing", reason or "the broker is not registered", "start the broker")
         else:
             state = "fenced" if now.fenced else "unfenced"
-            # That of the metadata log alone is in no registration: no client's replica may lie there.
+            # A directory for the metadata log alone is in no registration: it has no replicas of clients.
             of_replicas = [one for one in found.owned.values() if one.path in self._config.log_dirs]
             offline = [one.path for one in of_replicas if one.directory_id not in now.log_dirs]
             count = f"{len(now.log_dirs)} directories"
@@ -367,7 +366,8 @@ class _Check:
                 self._say("note", f"{path} is offline for Kafka", "the broker takes it up when it starts")
 
     async def _certificate(self, security: Security) -> bool:
-        """Say until when our own certificate is valid, where there is one; whether the stores can be used at all."""
+        """Add a line about the end of kjbod's own certificate, if there is one; return whether the stores can be
+        used."""
         try:
             await security.context(timeout_ms=READ_TIMEOUT_MS)
         except KjbodError as error:
@@ -391,7 +391,7 @@ class _Check:
         return True
 
     async def _listener(self) -> None:
-        """Whether the broker can be asked, as it is in doubt."""
+        """Add a line about the broker's listener, which a guard asks while a disk is in doubt."""
         asked = listener_to_ask(self._config)
         if isinstance(asked, str):
             self._say("note", asked, "whether it is crippled is seen by its threads alone")
@@ -408,7 +408,8 @@ class _Check:
     async def _observe(
         self, cluster_id: str | None, security: Security
     ) -> tuple[Observed, MetadataFollower, str | None]:
-        """The metadata, as far as they were read in time, and what ended the reading."""
+        """Return the metadata that were read within :data:`FOLLOW_MS`, their follower, and the error that ended the
+        reading."""
         observed = Observed(self._config.node_id)
         complete = asyncio.Event()
 
@@ -444,7 +445,8 @@ class _Check:
         return observed, follower, trouble
 
     async def _voters(self, host: str, port: int, security: Security) -> list[tuple[str, str, str]]:
-        """Lines about the voters of the quorum, and whether it needs this node where that is a controller too."""
+        """Return lines about the voters of the quorum, and whether the quorum needs this node if it is also a
+        controller."""
         is_controller = "controller" in self._config.process_roles
         quorum = Quorum(self._clock.monotonic_ms())
         try:
@@ -456,7 +458,7 @@ class _Check:
                 connect_timeout_ms=ASK_MS,
                 security=security,
             ) as connection:
-                # Whether a voter fetches is seen by what has changed meanwhile.
+                # A voter fetches if its fetch time or offset changes between two answers.
                 for _ in range(QUESTIONS if is_controller else 1):
                     asked_ms = self._clock.monotonic_ms()
                     answer = await connection.request(DescribeQuorumRequest(), timeout_ms=ASK_MS)
@@ -481,22 +483,22 @@ class _Check:
         return lines
 
     def _backoff(self) -> None:
-        """A follower that a cut has met waits that long, with all that it follows from the same broker."""
+        """Add a line about a long fetch backoff. After a cut, a fetcher thread pauses all its partitions that long."""
         given = self._config.properties.get(BACKOFF_KEY, str(BACKOFF_MS)).strip()
         if given.isdigit() and int(given) > BACKOFF_MS_GOOD:
             text = f"{BACKOFF_KEY}={given}: some partitions pause for as long when a disk is cut"
             self._say("note", text, f"{BACKOFF_KEY}={BACKOFF_MS_GOOD} on all brokers of the cluster makes it shorter")
 
     def _devices(self, found: Heads) -> Iterator[tuple[str, BlockDevice]]:
-        """Paths of the directories that were read, with their devices."""
+        """Yield the paths of the directories that were read, with their devices."""
         for owned in found.owned.values():
             mount = mount_of(owned.loaded.real_path, self._table)
             if mount is not None:
                 yield owned.path, sysfs.block_device_of(mount)
 
     def _patience(self, found: Heads) -> dict[str, int]:
-        """Say how long each disk may stand still before the guard does anything that cannot be undone; the time for
-        each physical disk, by kernel name."""
+        """Add a line for each disk about the time that a guard waits before irreversible actions; return the times of
+        physical disks in ms, by kernel name."""
         waits: dict[str, int] = {}
         configured_ms = self._config.kjbod_guard_cut_after_ms
         for path, device in self._devices(found):
@@ -509,7 +511,8 @@ class _Check:
         return waits
 
     async def _smart(self, found: Heads) -> None:
-        """Say who would ask the disks for their own health, and which disk retries for longer than the guard waits."""
+        """Add lines about the process that would query SMART data, and about disks that retry for longer than the guard
+        waits."""
         waits = self._patience(found)
         disks, helper = sorted(waits), self._config.kjbod_smart_socket
         if not disks or self._config.kjbod_smart_interval_ms == 0 or not self._asked_by(disks, helper):
@@ -523,7 +526,7 @@ class _Check:
                 self._say(*warning)
 
     def _asked_by(self, disks: Sequence[str], helper: str) -> bool:
-        """Say who would ask the disks; whether they can be asked."""
+        """Add a line about the process that would query the disks; return whether the disks can be queried."""
         program = find_smartctl((*os.environ.get("PATH", "").split(":"), *ANYWHERE))
         line = asked_by(
             disks,
@@ -539,7 +542,7 @@ class _Check:
     # ---- our own
 
     def _rights(self) -> None:
-        """Rights of who asks, as the guard would have them."""
+        """Add a line about the rights of the user of this command, for a guard in mode act."""
         acts = self._config.kjbod_guard_mode == "act"
         mark = "missing" if acts else "note"
         held = capabilities(Path("/proc/self/status").read_text(encoding="ascii"))

@@ -1,4 +1,4 @@
-"""The condition of a guard in one line, as that of an agent (:mod:`kjbod_agent.condition`). Pure.
+"""Condition of a guard in one line, like the condition of an agent (:mod:`kjbod_agent.condition`). Pure.
 
 =========  ============================================================================================================
 CRITICAL   a disk has failed and Kafka has not noticed, or nobody knows whether it has; one does not answer and nothing
@@ -30,7 +30,7 @@ from kjbod_host.health.state import Cause
 UNNOTICED: Final = "and Kafka has not noticed"
 UNCERTAIN: Final = "and nobody knows whether Kafka has noticed"
 SILENT_CAUSES: Final = frozenset({Cause.HUNG, Cause.SILENT, Cause.HELD})
-"""Causes of a failed disk that does not answer, in place of errors."""
+"""Causes of a failed disk that does not answer at all, not even with errors."""
 STATE_CODES: Final[Mapping[str, Code]] = {
     "full": Code.DISK_FULL,
     "held": Code.DISK_HELD,
@@ -62,7 +62,7 @@ def condition(
     causes: Mapping[str, str] = NO_CAUSES,
     is_stuck: bool = False,
 ) -> Condition:
-    """The condition.
+    """Return the condition of a guard.
 
     Args:
         states: a word for each directory, by path: of the verdict, or ``unwatched``.
@@ -70,16 +70,16 @@ def condition(
         unbound: why no broker is there for which to watch.
         blind: why the metadata are not followed.
         offline: paths that Kafka has offline.
-        lost: why the broker is fenced, or must be and is not.
+        lost: why the broker is fenced, or must be fenced and is not.
         unwritten: why the journal cannot be written.
         helpless: paths that are not watched since they do not answer, and that Kafka may work on.
-        uncertain: paths that have failed, and of which nobody knows whether Kafka has noticed.
+        uncertain: paths that have failed, while it is not known whether Kafka has noticed.
         answering: paths that have failed, and whose disk answers again.
-        unable: what a guard that is to act cannot do, a line each.
+        unable: reasons why a guard in mode act cannot act fully, a line each.
         redundancy: lines about partitions that lack replicas, each with its code.
-        left: what a guard before this one has done, and this one, which observes, does not undo.
-        certificates: what is wrong with ours.
-        unknown: what kjbod does not know of the metadata, a line each.
+        left: actions of an earlier guard that this guard, which observes, does not undo.
+        certificates: problems of kjbod's own certificates.
+        unknown: metadata that kjbod does not know, a line each.
         causes: cause of the verdict, by path.
         is_stuck: whether ``lost`` says that the broker is stuck, and it is not fenced yet.
     """
@@ -122,7 +122,7 @@ def condition(
 
 
 class _Found(Struct, frozen=True):
-    """A reason of the condition; several problems may share one. ``problem`` is None where another one says it."""
+    """A reason of the condition; several problems may share a reason. ``problem`` is None if another reason has it."""
 
     level: Level
     problem: Problem | None
@@ -138,7 +138,7 @@ def _about(code: Code, path: str, kafka: str = "") -> Problem:
 
 
 def _of_disk(path: str, causes: Mapping[str, str], kafka: str) -> _Found:
-    """A disk that has failed, and that Kafka may still use."""
+    """Return the reason for a failed disk that Kafka may still use."""
     return _Found(Level.CRITICAL, _about(_failed(path, causes), path, kafka), f"{path} has failed, {kafka}")
 
 
@@ -154,7 +154,7 @@ def _of_directories(
     told: Collection[str],
     helpless: Collection[str],
 ) -> list[_Found]:
-    """Reasons about directories; ``told``: those of which there is a reason already."""
+    """Return the reasons about directories, except the paths in ``told``, which already have a reason."""
     found = []
     for path in sorted(offline):
         if states.get(path) == ONLINE:

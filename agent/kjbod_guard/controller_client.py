@@ -1,19 +1,19 @@
-"""The only place that speaks in the broker's name, and with the controllers about replica lists and configurations.
+"""Client of the active controller. Only this module sends requests in the broker's name, or changes metadata.
 
-In the broker's name there are two heartbeats, and nothing else: a report of directories that are offline, and a fence.
-Both carry the epoch of the registration, CurrentMetadataOffset 0, so that neither can ever unfence the broker or count
-as caught up, and no cordons (null: unchanged). The controllers take any heartbeat as a sign of life for
-``broker.session.timeout.ms``, so there is never one as a habit: :data:`REPORTS_MAX` reports of a directory and
-:data:`FENCES_MAX` fences for each epoch are all, whoever asks. A wrong epoch is answered with 77 (STALE_BROKER_EPOCH)
-and changes nothing: the metadata have to be looked at again.
+In the broker's name the guard sends only two kinds of heartbeat: a report of offline directories, and a fence. Both
+carry the epoch of the registration, CurrentMetadataOffset 0, and no cordons (null: unchanged). With offset 0 a
+heartbeat can never unfence the broker or count as caught up. Any heartbeat extends the broker's session by
+``broker.session.timeout.ms``. So the client sends at most :data:`REPORTS_MAX` reports of a directory and
+:data:`FENCES_MAX` fences for each epoch. A heartbeat with a wrong epoch gets error 77 (STALE_BROKER_EPOCH) and changes
+nothing.
 
-In the guard's own name there are
+In the guard's own name the client sends
 
 * AlterPartitionReassignments and ElectLeaders for replica lists and preferred leaders: ALTER on the cluster;
 * IncrementalAlterConfigs for the record of suspected directories (:mod:`.suspects`): ALTER_CONFIGS on the cluster.
 
-Whether these rights are there is found out at the start, each ten minutes and when a disk is in doubt
-(:class:`Rights`), by requests that change nothing.
+:class:`Rights` checks these rights at the start, each ten minutes, and when a disk is in doubt, with requests that
+change nothing.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ HEARTBEAT_TIMEOUT_MS: Final = 1_000
 CONFIG_TIMEOUT_MS: Final = 1_000
 REASSIGN_TIMEOUT_MS: Final = 5_000
 RIGHTS_EVERY_MS: Final = 600_000
-"""Time between two questions for the rights, once they are known."""
+"""Time between two checks of the rights, once they are known."""
 RIGHTS_AGAIN_MS: Final = 1_000
-"""The same before that."""
+"""Time between two checks of the rights, until they are known."""
 _NO_EPOCH: Final = -1
 _BROKER: Final = 4
 _SET, _DELETE = 0, 1
@@ -59,18 +59,18 @@ _MOVED: Final = (ErrorCode.NOT_CONTROLLER,)
 
 
 def _late(error: RequestTimedOut) -> Outcome:
-    """Return the outcome of a request without an answer: whether it was taken, the metadata will show."""
+    """Return the outcome of a request without an answer. The metadata will show whether the request worked."""
     return Outcome.FAILED if isinstance(error, ConnectTimedOut) else Outcome.PENDING
 
 
 class ControllerClient:
-    """Says to the active controller what is to be said. No method raises.
+    """Client of the active controller. No method raises.
 
     Args:
-        broker_id: in whose name heartbeats are.
+        broker_id: broker in whose name heartbeats are sent.
         channel: leads to the active controller.
-        lists: likewise, for reassignments: a big one must not hold up a heartbeat.
-        clock: for how long an answer took.
+        lists: second channel, for reassignments: a big one must not delay a heartbeat.
+        clock: measures the time of answers.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class ControllerClient:
         return done
 
     async def suspect(self, value: str | None, *, validate_only: bool = False) -> Done:
-        """Write the record of suspected directories of this broker; None: remove it. ``validate_only``: ask whether it
-        would be written."""
+        """Write the record of suspected directories of this broker; None: remove the record. With ``validate_only`` the
+        controller only checks the request."""
         started_ms = self._clock.monotonic_ms()
         change = IncrementalAlterConfigsRequestConfig(
             name=CONFIG, config_operation=_DELETE if value is None else _SET, value=value
@@ -135,7 +135,7 @@ class ControllerClient:
     async def reassign(
         self, replicas: Mapping[tuple[str, int], Sequence[int] | None]
     ) -> Mapping[tuple[str, int], Done]:
-        """AlterPartitionReassignments in the guard's own name: replica lists by topic name and partition."""
+        """Send AlterPartitionReassignments in the guard's own name: replica lists by topic name and partition."""
         started_ms = self._clock.monotonic_ms()
         topics: dict[str, list[AlterPartitionReassignmentsRequestPartition]] = {}
         for (topic, number), brokers in replicas.items():
@@ -178,8 +178,8 @@ class ControllerClient:
         return found
 
     async def elect(self, partitions: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Done]:
-        """ElectLeaders in the guard's own name: the preferred ones of partitions, by topic name. That such a one leads
-        already is no error."""
+        """Send ElectLeaders in the guard's own name, for the preferred leaders of partitions. A preferred leader that
+        already leads is no error."""
         from kjbod.wire.admin_messages import ElectLeadersRequest, ElectLeadersRequestTopicPartition
 
         started_ms = self._clock.monotonic_ms()
@@ -212,14 +212,14 @@ class ControllerClient:
         return found
 
     async def stale_heartbeat(self) -> Done:
-        """Ask whether heartbeats are taken from this guard, with an epoch that no registration has: it is answered with
-        77 where they are, and is no sign of life."""
+        """Check the right to send heartbeats, with an epoch that no registration has. Error 77 shows that the right is
+        there. Such a heartbeat does not extend the broker's session."""
         done = await self._heartbeat(_NO_EPOCH)
         stale = done.outcome is Outcome.FAILED and name_of(ErrorCode.STALE_BROKER_EPOCH) in done.reason
         return Done(outcome=Outcome.DONE) if stale else done
 
     async def reassign_nothing(self) -> Done:
-        """Ask whether reassignments are taken from this guard, without a partition."""
+        """Check the right to reassign, with a request that has no partitions."""
         started_ms = self._clock.monotonic_ms()
         request = AlterPartitionReassignmentsRequest(timeout_ms=REASSIGN_TIMEOUT_MS, topics=())
         try:
@@ -267,14 +267,14 @@ class ControllerClient:
 
 
 class Rights:
-    """Rights that a guard needs to act, and whether it has them.
+    """Rights on the cluster that a guard needs to act, and the missing ones.
 
     Args:
-        controllers: asks for each of them in a way that changes nothing.
+        controllers: checks each right with a request that changes nothing.
 
     Attributes:
-        missing: a line for each right that is missing; empty also where nobody could be asked yet.
-        may_alter: whether ALTER is none of them.
+        missing: a line for each right that is missing; empty also while no controller has answered.
+        may_alter: whether ALTER is not missing.
     """
 
     def __init__(self, controllers: ControllerClient) -> None:
@@ -284,15 +284,15 @@ class Rights:
         self._doubt = asyncio.Event()
 
     def in_doubt(self) -> None:
-        """Look for them now: a disk may be failing, and a right may have been taken away since the last look."""
+        """Check the rights now: a disk may be failing, and a right may be gone since the last check."""
         self._doubt.set()
 
     async def watch(self, is_ready: Callable[[], bool], changed: Callable[[], None]) -> None:
-        """Look for them again and again.
+        """Check the rights again and again.
 
         Args:
             is_ready: whether the broker is registered.
-            changed: called when another right is missing than before.
+            changed: called when the missing rights have changed.
         """
         while True:
             self._doubt.clear()
@@ -302,7 +302,7 @@ class Rights:
                     await self._doubt.wait()
 
     async def _look(self, changed: Callable[[], None]) -> bool:
-        """Ask for all of them; whether all were answered."""
+        """Check all rights; return whether every check got an answer."""
         controllers, missing, may_alter = self._controllers, [], True
         for name, cost, ask in (
             ("CLUSTER_ACTION", "no directory is reported and no broker fenced", controllers.stale_heartbeat),

@@ -36,16 +36,16 @@ from kjbod_guard.observing import Key, Observed, Placed
 from kjbod_guard.suspects import Suspects, current
 
 _ANYWHERE: Final = frozenset({LOST, MIGRATING, UNASSIGNED})
-"""Directories of replicas that may lie in any."""
+"""Reserved directory ids of replicas that may lie in any directory."""
 
 
 class Need(Struct, frozen=True):
     """Partitions in directories that do not have enough copies elsewhere.
 
     Attributes:
-        sole: names of those without any copy.
-        short: names of those with fewer copies than ``min.insync.replicas``, and one at least.
-        in_sync: names of those of which the replica here is in the ISR.
+        sole: names of partitions without any copy.
+        short: names of partitions with at least one copy, and fewer than ``min.insync.replicas``.
+        in_sync: names of partitions whose replica here is in the ISR.
     """
 
     sole: tuple[str, ...] = ()
@@ -107,7 +107,8 @@ def need(observed: Observed, directories: Collection[Uuid] | None, static_min_is
         if placed.directory not in lost and placed.directory not in _ANYWHERE:
             continue
         if observed.broker_id not in placed.isr and (directories is None or observed.broker_id in placed.adding):
-            continue  # a fence takes only what is in sync; and what is being added is no copy before it is
+            # a fence matters only for replicas in sync; a replica that is being added counts only when in sync
+            continue
         found = len(copies(observed, placed, known))
         if found == 0:
             sole.append(name_of(observed, key))
@@ -119,12 +120,12 @@ def need(observed: Observed, directories: Collection[Uuid] | None, static_min_is
 
 
 def name_of(observed: Observed, key: Key) -> str:
-    """Return ``topic-0``."""
+    """Return the name of a partition, as ``topic-0``."""
     return f"{observed.topics.get(key[0], key[0])}-{key[1]}"
 
 
 def named(names: Iterable[str]) -> str:
-    """Return one name, or how many there are and the first."""
+    """Return the only name, or the number of names and the first one."""
     found = sorted(names)
     return found[0] if len(found) == 1 else f"{len(found)} partitions ({found[0]} is one)"
 

@@ -63,10 +63,10 @@ from kjbod_host.health.state import Health
 
 ROUNDS_MAX: Final = 20
 DOUBT_MS: Final = 15_000
-"""How long after an act, and after the metadata show its directory offline, the broker's threads and answers may speak
-for a fence: only then Kafka's failure handler begins, and may wait for a lock of a thread that is stuck on the disk."""
+"""How long threads and answers of the broker may justify a fence, from the action on, or from the directory's offline
+state on. Kafka's failure handler begins then, and may wait for a lock of a thread that is stuck on the disk."""
 GATE_MS: Final = 5_000
-"""How long after a question of a broker that is about to start its directories are suspected for it."""
+"""How long the directories of a broker that is about to start stay suspected after a gate question."""
 _LISTS: Final = effects.Evict | effects.Restore
 _TO_BE_CUT: Final = (directory_steps.State.REPORTING, directory_steps.State.CUTTING)
 _IRREVERSIBLE: Final = effects.Cut | effects.Mask | effects.Report | effects.Kill
@@ -76,7 +76,7 @@ Decided = Mapping[str, tuple[Case, Would]]
 
 
 class Part(StrEnum):
-    """The part of the core that a task is of."""
+    """Part of the core to which a task belongs."""
 
     RECORD = "record"
     DIRECTORY = "directory"
@@ -89,12 +89,12 @@ class Task(Struct, frozen=True):
 
     Attributes:
         part: of the core.
-        path: of the directory that it is about; None: the broker.
+        path: of the directory; None: the task is about the broker.
         effect: to be carried out.
-        is_saved: whether journal and audit are written before it is.
-        at_gate: whether it is for a broker that is about to start.
-        before: state of the directory before it.
-        added: partitions that it put into the journal.
+        is_saved: whether journal and audit are written before the effect.
+        at_gate: whether the task is for a broker that is about to start.
+        before: state of the directory before the task.
+        added: partitions that the task has put into the journal.
     """
 
     part: Part
@@ -112,7 +112,7 @@ class Look(Struct, frozen=True):
     Attributes:
         decided: case and step of directories that have failed, or that Kafka has offline, by path.
         tasks: to be carried out.
-        again_ms: when to look again, if not before; None: when something happens.
+        again_ms: time until the next look, at the latest; None: only when something changes.
         forgotten: names of partitions whose lists somebody has changed since the guard changed them.
         changed: whether the journal is to be written.
     """
@@ -129,11 +129,11 @@ class GuardCore:
 
     Args:
         site: configuration.
-        journal: of the guard before this one.
-        run: names this run: no other run of a guard has the same.
+        journal: of the previous guard.
+        run: unique name of this run of the guard.
 
     Attributes:
-        acts: whether somebody carries out what it decides; else it observes.
+        acts: whether the shell carries out the decisions (mode act), or only logs them (mode observe).
     """
 
     def __init__(self, site: Site, journal: Journal, run: str) -> None:
@@ -156,9 +156,9 @@ class GuardCore:
         self._counted: tuple[Observed, int, object, Needs] | None = None
         """Metadata, their revision and the evictions of the last count of partitions that lack replicas; the count."""
         self._asked_ms: dict[str, int] = {}
-        """When a broker that is about to start was last asked for, by path."""
+        """Time of the last gate question for a broker that is about to start, by path."""
 
-    # ---- for others
+    # ---- state for other parts
 
     def standing(self, path: str) -> directory_steps.Standing:
         """Return the state of a directory."""
@@ -183,11 +183,11 @@ class GuardCore:
 
     @property
     def released(self) -> frozenset[str]:
-        """Paths of directories that somebody has asked to leave alone."""
+        """Paths of directories that an operator has released."""
         return frozenset(path for path, one in self.directories.items() if directory_steps.is_released(one))
 
     def acted(self, now_ms: int) -> dict[str, int]:
-        """Return when directories were acted on, by path, as far as that gives ground to doubt the broker."""
+        """Return the times of actions on directories, by path, as far as these are a reason to doubt the broker."""
         found = {}
         for path, one in self.directories.items():
             lately = one.acted_ms is not None and now_ms - max(one.acted_ms, one.offline_ms or 0) < DOUBT_MS
@@ -202,8 +202,8 @@ class GuardCore:
         return fencing or bool(self.acted(now_ms))
 
     def needs(self, observed: Observed) -> Needs:
-        """Return how many partitions lack replicas, by the metadata, which are followed. Counted once for each change:
-        a broker may have thousands."""
+        """Return how many partitions lack replicas, by the metadata, which are followed. The result is kept until the
+        metadata change: a broker may have thousands of partitions."""
         evicted, last = self.journal.evicted, self._counted
         if last is not None and last[0] is observed and last[1] == observed.revision and last[2] is evicted:
             return last[3]
@@ -212,13 +212,13 @@ class GuardCore:
         return found
 
     def lacks(self, observed: Observed) -> list[tuple[bool, str]]:
-        """Return lines about them, each with whether it is critical."""
+        """Return lines about partitions that lack replicas, each with whether it is critical."""
         return redundancy.lines(self.journal, observed, self.needs(observed))
 
     # ---- a look at everything
 
     def look(self, now: Situation) -> Look:
-        """Take what is known now, and return what is due."""
+        """Return the decisions and tasks for the present situation."""
         self._hear(now)
         forgotten, changed = self._settle(now) if now.unsure is None else ([], False)
         self._take_over(now)
@@ -237,14 +237,14 @@ class GuardCore:
         for path in now.disks:
             waits += self._look_at(path, self._facts(path, decided, now), now, tasks)
         again_ms = min((one for one in waits if one is not None), default=None)
-        # A state that is entered without an effect is written down as well: the next guard goes on from there.
+        # The journal also gets a state that was entered without an effect: the next guard continues from that state.
         begun = {task.path for task in tasks}
         changed = changed or any(self.standing(path).state is not states[path] for path in states if path not in begun)
         return Look(decided, tuple(tasks), again_ms, tuple(forgotten), changed)
 
     def _hear(self, now: Situation) -> None:
-        """Let what failed while no controller answered be asked for at once when one does: an eviction has little time
-        (:data:`.budget.EVICT_WITHIN_MS`), and so has doubt (:data:`DOUBT_MS`)."""
+        """Retry failed requests at once when a controller answers again: the time for an eviction
+        (:data:`.budget.EVICT_WITHIN_MS`) and for doubt (:data:`DOUBT_MS`) is short."""
         unheard = self._deciding.unheard(now) is not None
         if self._unheard and not unheard:
             since_ms = self._heard_ms or 0
@@ -254,8 +254,8 @@ class GuardCore:
         self._unheard = unheard
 
     def _take_over(self, now: Situation) -> None:
-        """Go on where an earlier guard ended, though its state directory is lost. It has reported the directories that
-        its record names, or was about to; whether one was shut down as well only the disk tells
+        """Continue the work of an earlier guard whose state directory is lost. That guard reported the directories in
+        its record, or was about to. Only the disk shows whether it also shut a file system down
         (:meth:`.Deciding.is_open`)."""
         registration = now.observed.registration
         if now.unsure is not None or now.unbound is not None or registration is None:
@@ -276,7 +276,7 @@ class GuardCore:
                     acted_ms=now.now_ms,
                 )
             elif its in named and before.plan is None and before.state is directory_steps.State.WELL:
-                # The report may be on its way, and be recorded yet.
+                # The report may be on its way, and may still be recorded.
                 self.directories[path] = replace(before, plan=Step.REPORT, since_ms=now.now_ms)
 
     def _take_over_masks(self, now: Situation) -> None:
@@ -288,9 +288,9 @@ class GuardCore:
                 )
 
     def _identities(self, left: frozenset[Uuid], now: Situation) -> dict[str, Uuid | None]:
-        """Return the ids of the directories, by path. One that nobody can read has an id of ``left`` that no other has.
-        Of several it does not matter which where all are offline, or all answer errors: one may have been dead before
-        the broker started."""
+        """Return the ids of the directories, by path. An unreadable directory gets an id of ``left`` that no other
+        directory has. The order of several does not matter if all of them are offline, or all answer errors: one may
+        have failed before the broker started."""
         found = {path: self._deciding.directory_id(path, self.known, now) for path in now.disks}
         unread = [path for path, its in found.items() if its is None]
         nobodys = sorted(left.difference(found.values()), key=str)
@@ -336,7 +336,7 @@ class GuardCore:
             if path not in now.disks:
                 continue
             leaves = self._is_unread(path, decided, now) and self._deciding.evictions(path, self.known, now).before
-            # A broker that has ended starts without it.
+            # A broker that has ended starts without this directory.
             lost = now.unbound is not None and one.means is not None and self.view(path, now) is KafkaView.ONLINE
             if one.state in directory_steps.ON_THE_WAY or leaves or lost:
                 directories |= self._deciding.lost_with(path, self.known, now)
@@ -347,8 +347,8 @@ class GuardCore:
         return suspecting.Wanted(epoch=registration.epoch, directories=frozenset(directories), whole=whole, renew=renew)
 
     def _is_due(self, path: str, *steps: Step) -> bool:
-        """Whether an act is to begin that needs this guard's record. What has begun goes on without a new one, which
-        would be last in order."""
+        """Whether an action that needs this guard's record is about to begin. An action that has begun continues
+        without a new record, which would be last in order."""
         begun = self.standing(path).means is not None
         return Step.EVICT in steps or (not begun and bool({Step.CUT, Step.MASK, Step.REPORT}.intersection(steps)))
 
@@ -372,7 +372,7 @@ class GuardCore:
         move = directory_steps.advance(before, facts, now.now_ms)
         self.directories[path] = move.standing
         if move.effect is not None:
-            # A cut that follows a report was written down with it: nothing may come between them.
+            # The journal already has the report together with the cut: nothing may come between them.
             follows = isinstance(move.effect, effects.Cut)
             added = self._note_evictions(move.effect, now) if isinstance(move.effect, effects.Evict) else ()
             task = Task(Part.DIRECTORY, path, move.effect, is_saved=not follows, before=before, added=added)
@@ -389,8 +389,8 @@ class GuardCore:
         return [move.again_ms, led.again_ms]
 
     def _identified(self, path: str, now_id: str | None, now: Situation) -> None:
-        """Take the id of a directory. A new disk has a new one: what was evicted from the one before goes back when the
-        broker has it; two that are mounted in each other's place keep theirs."""
+        """Note the id of the directory at a path. For a new disk, the evictions of the old id move to the new id, so
+        that the guard restores them there. Two swapped disks keep their ids."""
         before, self.ids[path] = self.ids.get(path), now_id
         registration = now.observed.registration
         registered = () if registration is None else map(str, registration.log_dirs)
@@ -456,15 +456,15 @@ class GuardCore:
 
     @staticmethod
     def _is_unread(path: str, decided: Decided, now: Situation) -> bool:
-        """Whether nobody can read a directory any more, of which a guard before this one saw that it went offline."""
+        """Whether a directory cannot be read any more, and an earlier guard saw the directory go offline."""
         return now.disks[path].directory_id is None and path not in decided
 
     def _due(self, means: str, lists: Mapping[Key, object], now: Situation) -> list[Key]:
         return retries.due(self.refused, means, lists, now.now_ms)
 
     def _may(self, path: str, now: Situation, *, evicting: bool) -> bool:
-        """Whether this guard's record is in the metadata, and no other broker comes first. An eviction makes no broker
-        lose anything: only the order of the records counts, since each tells whole replica lists."""
+        """Whether this guard's record is in the metadata, and no other broker comes first. An eviction costs no broker
+        a directory: only the order of the records counts, because each guard sends whole replica lists."""
         lost = self._deciding.lost_with(path, self.known, now)
         offset = self._deciding.offset(self.known, now, lost)
         if offset is None:
@@ -474,8 +474,8 @@ class GuardCore:
         return not self._deciding.is_after(offset, now)
 
     def _slow_facts(self, path: str, directory_id: str | None, step: Would, now: Situation) -> slow_steps.Facts | None:
-        """Return what the steps about the leadership of a directory depend on; None: nothing was moved off it, and
-        nothing is to be."""
+        """Return what the steps about the leadership of a directory depend on; None: demotion is off, and no demotion
+        is to be undone."""
         demotes, disk = self.site.demote, now.disks[path]
         if not demotes and not self.journal.demoted:
             return None
@@ -502,7 +502,8 @@ class GuardCore:
         stuck = None
         if self.in_doubt(now.now_ms) and now.unsure is None and not self._deciding.waits_for_host(decided, now):
             acted = self.acted(now.now_ms)
-            # A broker that waits for another disk is silent as well, and proves nothing about what was acted on.
+            # A broker that waits for another disk is silent as well. That proves nothing about the disk that was acted
+            # on.
             other = any(disk.is_late for path, disk in now.disks.items() if path not in acted)
             stuck = now.stuck or (now.silent if now.waits and not other else None)
         if registration is not None and now.stuck is None:
@@ -538,11 +539,11 @@ class GuardCore:
     # ---- one effect
 
     def saved(self, task: Task, trouble: str | None, now: Situation) -> Effect | Done:
-        """Return the effect of a task that was written down, by what is known now; or why it is not carried out.
+        """Return the effect of a saved task, checked against the present situation; or why it is not carried out.
 
         Args:
-            task: that was written down, or need not be.
-            trouble: why that did not work, in words; None: it did.
+            task: the task, saved in the journal if it must be.
+            trouble: why saving failed, in words; None: it did not fail.
             now: what is known.
         """
         lists = isinstance(task.effect, effects.Evict | effects.Demote)
@@ -562,8 +563,8 @@ class GuardCore:
         return Done(outcome=Outcome.REFUSED, reason=f"{'recovered' if answers else 'not due any more'}: {passed}")
 
     def _why_passed(self, task: Task, now: Situation) -> str | None:
-        """Return why something that cannot be undone would not be begun any more, by what is known now, in words; None:
-        it would."""
+        """Return why an irreversible effect would not begin in the present situation, in words; None: it would
+        begin."""
         if not isinstance(task.effect, _IRREVERSIBLE):
             return None
         decided = self.decide(now)
@@ -595,7 +596,7 @@ class GuardCore:
         )
 
     def _drop(self, task: Task) -> None:
-        """Leave out an effect; what is to be done instead is seen by the next look."""
+        """Undo the state changes of a task that is not carried out. The next look decides again."""
         self.journal = self.journal.without(task.added) if isinstance(task.effect, effects.Evict) else self.journal
         self.journal = self.journal.not_demoted(task.added) if task.part is Part.LEADING else self.journal
         match task.part:
@@ -609,7 +610,7 @@ class GuardCore:
                 self.leading[task.path] = replace(self.leadership(task.path), under_way=None)
 
     def came_of(self, task: Task, done: Done, now: Situation) -> None:
-        """Take the outcome of a task that was carried out."""
+        """Apply the outcome of a task to the state."""
         effect, now_ms = task.effect, now.now_ms
         match task.part:
             case Part.RECORD:
@@ -658,12 +659,12 @@ class GuardCore:
         return found
 
     def restorable(self, directory_id: str | None, observed: Observed) -> Lists:
-        """Return the lists of partitions that were evicted from a directory and may be put back, as they were."""
+        """Return the original replica lists of partitions that were evicted from a directory and may be restored."""
         return restorations(observed, self.journal.of(directory_id))
 
     def to_send(self, task: Task, now: Situation) -> Mapping[Name, tuple[int, ...]]:
-        """Return the replica lists that an effect asks for, by what the metadata show now: to write it down took its
-        time. Somebody may have changed a list meanwhile, or other copies have left the ISR."""
+        """Return the replica lists that an effect requests, checked against the present metadata. While the journal was
+        written, others may have changed a list, or other copies may have left the ISR."""
         observed, node = now.observed, self.site.node_id
         if now.unsure is not None:
             return {}
@@ -682,7 +683,7 @@ class GuardCore:
         return {name: wanted[key] for name, key in names.items()}
 
     def to_order(self, effect: Effect, now: Situation) -> Mapping[Name, tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Return the replica lists that are to be put in another order, as they are and as they are to be, likewise."""
+        """Return the replica lists that get another order, before and after, checked against the present metadata."""
         observed = now.observed
         if now.unsure is not None:
             return {}
@@ -718,8 +719,8 @@ class GuardCore:
         return new
 
     def _note_demotions(self, effect: effects.Demote, now: Situation) -> tuple[Key, ...]:
-        """Put lists into the journal as they were, likewise; of one that was left in another order before that is what
-        counts."""
+        """Put the original lists into the journal before they are reordered; return the partitions that are new there.
+        A list that was reordered before keeps its first original."""
         topics, added = now.observed.topics, {}
         for key, after in effect.after.items():
             before, known = effect.before[key], self.journal.demoted.get(key)
@@ -733,15 +734,15 @@ class GuardCore:
         return new
 
     def _settle(self, now: Situation) -> tuple[list[str], bool]:
-        """Compare what is written down of replica lists with the metadata, which are followed. Returns the names of the
-        partitions that somebody has changed, and whether the journal is to be written."""
+        """Compare the replica lists in the journal with the metadata, which are followed. Return the names of the
+        partitions that others have changed, and whether the journal is to be written."""
         forgotten: list[str] = []
         journal, observed = self.journal, now.observed
         if journal.demoted and not any(one.under_way is not None for one in self.leading.values()):
             shown = {
                 key: demotion_shown(key, one, observed)
                 for key, one in journal.demoted.items()
-                if key not in journal.evicted  # that comes back in the order in which it left
+                if key not in journal.evicted  # an evicted partition comes back in the order in which it left
             }
             over, changed = self._demotions.settle(shown, now.now_ms)
             forgotten += [f"{journal.demoted[key].topic}-{key[1]}" for key in changed]
@@ -760,7 +761,7 @@ class GuardCore:
         observed.follow_evicted(self.journal.evicted)
         return forgotten, True
 
-    # ---- by hand, and for the journal
+    # ---- requests of an operator, and the journal
 
     def to_write(self, now_ms: int, wall_ms: int) -> Journal:
         """Return the journal with the states of directories and broker; the times are of the same moment."""
@@ -771,7 +772,7 @@ class GuardCore:
         return replace(self.journal, directories=rows, broker=self.broker)
 
     def to_restore(self, now: Situation) -> Mapping[Name, tuple[int, ...]]:
-        """Return the replica lists of everything that was evicted and may be put back, as they were."""
+        """Return the original replica lists of all evicted partitions that may be restored."""
         if now.unsure is not None:
             return {}
         found = restorations(now.observed, {key: one.before for key, one in self.journal.evicted.items()})
@@ -783,7 +784,7 @@ class GuardCore:
 
         Args:
             now: what is known.
-            masks: whether it would see a mask that is put over a directory now.
+            masks: whether the broker would see a mask that is put over a directory now.
         """
         decided, tasks = self.decide(now), []
         for path in now.disks:
@@ -800,7 +801,8 @@ class GuardCore:
         return gates, tuple(tasks)
 
     def release(self, path: str, now_ms: int) -> str | tuple[Task, ...]:
-        """Leave a directory alone until it is healthy, and return what is due for that; or why not now, in words."""
+        """Release a directory until it is healthy, and return the tasks for that; or why this is not possible now, in
+        words."""
         if self.broker.state is broker_steps.State.FENCING:
             return "the broker is being fenced"
         move = directory_steps.release(self.standing(path), path, now_ms)

@@ -1,13 +1,13 @@
-"""The guard's composition root: makes the parts, joins them, and owns the order of start and end. What its process has
-in common with other daemons is :mod:`kjbod_host.daemon`'s.
+"""The guard's composition root: makes and joins the parts, and owns the order of start and end.
+:mod:`kjbod_host.daemon` has the code that is common to all daemons.
 
-A guard stands beside an unmodified Kafka broker, on the broker's own file. It has what an agent has to judge disks, the
-storage workers and the health monitor, and follows the metadata to know what Kafka has noticed. It takes no ``.lock``,
-registers nothing, and writes nothing into the log directories but its probes' files. Its core decides (:mod:`.core`).
+A guard runs beside an unmodified Kafka broker, and reads the broker's ``server.properties``. A guard judges disks with
+the storage workers and the health monitor of an agent. It follows the metadata to know what Kafka has noticed. It takes
+no ``.lock``, registers nothing, and writes only probe files into the log directories. Its core decides (:mod:`.core`).
 In mode observe the guard logs the decisions. In mode act it has further parts (:mod:`.act_mode`), which carry them out.
 
-A missing part stops nothing that works without it: a directory that cannot be read is looked for again, a controller
-that does not answer leaves the disks watched, and without a broker the guard waits for one. A change is one line in the
+The other parts work without a missing one. The guard looks again for a directory that cannot be read, watches disks
+without a controller, and waits for a broker. A change is one line in the
 log (:mod:`.change_reporter`).
 """
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 ROLE: Final = "guard"
 ROUND_MS: Final = 1_000
-"""Between two looks at everything; verdicts and metadata are looked at as they come."""
+"""Time between two looks at everything. New verdicts and metadata cause a look at once."""
 AUDIT_TIMEOUT_MS: Final = 500
 
 
@@ -91,8 +91,8 @@ class Guard:
         config: of the broker, and kjbod's own keys.
         source: real path of the broker's file.
         clock: the time.
-        rng: chance.
-        helper: in mode act: that was started, or why none was.
+        rng: source of random numbers.
+        helper: in mode act: the started helper, or why none was started.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Guard:
         self._source = source
         self._clock = clock
         self._rng = rng
-        # Before there is a loop: logins may stand in files of their own.
+        # Before the event loop starts, because logins may be in separate files.
         security = security_to_controllers(config)
-        # Where there can be none no controller is ever known, and so none is connected to.
+        # Without security no controller is ever known, so the guard connects to none.
         self._to_controllers = NO_SECURITY if isinstance(security, str) else security
         self._asked = listener_to_ask(config)
         self._certificates = Certificates()
@@ -125,7 +125,7 @@ class Guard:
         self._begun = False
         """Whether the directories were read, and all parts are there."""
         self._before: Mapping[str, Uuid]
-        """Directory ids by path, as the process before this one remembered them."""
+        """Directory ids by path, from the state directory of the previous process."""
         self._storage: StorageAgent
         self._watching: Watching
         self._monitor: HealthMonitor
@@ -160,7 +160,7 @@ class Guard:
             self._voters = VotersAsking(channel, clock, self._in_doubt)
 
     async def run(self) -> int:
-        """Start, watch, end.
+        """Run the guard from start to end.
 
         Raises:
             KjbodError: the start was refused.
@@ -227,8 +227,8 @@ class Guard:
         return ended
 
     async def close(self) -> None:
-        """Release workers, helper and state directory."""
-        await self._reporting.close()  # which is no task of ours
+        """Close workers, helper and state directory."""
+        await self._reporting.close()  # the writer is not a task of this daemon
         if self._acts is not None:
             self._acts.close()
         self._processes.close()
@@ -239,7 +239,7 @@ class Guard:
     # ------------------------------------------------------------------------------------------------------- the parts
 
     async def _read_journal(self) -> Journal:
-        """The journal of the guard before this one. A guard that observes needs none to go on."""
+        """Return the journal of the previous guard. A guard that observes also starts without a journal."""
         try:
             return await load_journal(self._config, self._remembering.files, self._clock)
         except NoJournalError as error:
@@ -257,7 +257,8 @@ class Guard:
             self._log.warning("guard.left.behind", reason=left)
         config, clock, monitor = self._config, self._clock, self._monitor
         undecided = [line for name, line in config.unread.items() if name in DECISIVE]
-        left = "; ".join(one for one in (left, *undecided) if one)  # it would not act, whatever its mode is to be
+        # without these keys the guard does not act, even in mode act
+        left = "; ".join(one for one in (left, *undecided) if one)
         self._finding = Finding(
             config,
             self._source,
@@ -275,7 +276,7 @@ class Guard:
         self._showing = Showing(config, self._mode, watching, monitor, self._core, clock, left, self._certificates)
 
     async def _open_acts(self, helper: Started | str) -> None:
-        """Open the parts of a guard that acts. The helper may wait for a disk; all are watched meanwhile."""
+        """Open the parts of a guard that acts. The helper may wait for a disk; the guard already watches all disks."""
         acts = ActMode(
             self._config,
             self._clock,
@@ -292,7 +293,7 @@ class Guard:
             bound=lambda: self._finding.unbound is None,
             situation=self._situation,
         )
-        # A directory below a mask of ours cannot be read, and is to be unmasked.
+        # A directory below a kjbod mask cannot be read, and is to be unmasked.
         masked = [path for path in self._watching.paths if self._is_masked(path)]
         files, paths = self._remembering.files, tuple(dict.fromkeys((*self._watching.owned, *masked)))
         later = [path for path in self._watching.paths if path not in paths]
@@ -342,7 +343,7 @@ class Guard:
         await self._daemon.open_metrics(self._config, self.picture, _load_metrics, self._vitals, self._certificates)
 
     def _vitals(self) -> Vitals:
-        """A guard is there for a broker, and needs the metadata to know what Kafka has noticed."""
+        """Return liveness and readiness. A guard is ready when it has found its broker and follows the metadata."""
         now = self.picture()
         return Vitals(self._monitor.standing_still(self._clock.monotonic_ms()), now.unbound or now.blind)
 
@@ -358,7 +359,7 @@ class Guard:
         return (*beside, *files, *reports, *self._processes.process_ids(), *helper, *self._askers.process_ids())
 
     def _followed(self) -> Observed | None:
-        """The metadata; None where they are not followed, or the picture of them is incomplete."""
+        """Return the metadata; None: they are not followed, or the picture of them is incomplete."""
         following = self._following
         return following.observed if following.is_followed and following.observed.incomplete is None else None
 
@@ -370,7 +371,7 @@ class Guard:
         return None if self._acts is None else self._acts.acting
 
     async def _let_go(self, path: str, rest: bool) -> dict[str, str | None]:
-        """Close a released directory, and look at it no more for a while."""
+        """Close a released directory, and do not look at that directory for a while."""
         held = None if self._acts is None else await self._acts.let_go(path)
         mount = self._watching.mount(path)
         if held is None and rest:
@@ -378,7 +379,8 @@ class Guard:
         where = ("mount_point", "source", "fstype")
         return {"held": held} | {name: None if mount is None else getattr(mount, name) for name in where}
 
-    # --------------------------------------------------------------------------------------------- what others find out
+    # ----------------------------------------------------------------------------------------------- news from other
+    # parts
 
     def _on_leader(self, leader: Leader | None) -> None:
         if self._voters is not None:
@@ -395,7 +397,7 @@ class Guard:
         return bool(self._unsettled()) or self._core.broker.state in (State.CRIPPLED, State.FENCING)
 
     def _is_close(self) -> bool:
-        """Whether each change of the metadata may matter."""
+        """Whether each change of the metadata needs a look at once."""
         return self._begun and (self._in_doubt() or self._core.in_doubt(self._clock.monotonic_ms()))
 
     def _unsettled(self) -> list[str]:
@@ -431,7 +433,7 @@ class Guard:
         self.review()
 
     def _watched_anew(self, path: str) -> None:
-        """Another disk, or one that is well again: what was said of the one before is over."""
+        """Forget the last verdict of a path that has another disk, or a disk that is healthy again."""
         self._verdicts.pop(path, None)
         self._change_reporter.forget(path)
         self._reporting.account.of_cluster(self._watching.cluster_id)
@@ -441,7 +443,7 @@ class Guard:
         self.review()
 
     def review(self) -> None:
-        """Compare what is with what was told last, tell what is new, and begin what is due."""
+        """Look at everything, report changes since the last report, and begin the tasks that are due."""
         if (now := self._situation()) is None:
             return
         look = self._core.look(now)
@@ -456,7 +458,7 @@ class Guard:
         self._again = None if look.again_ms is None else later(max(1, look.again_ms) / 1000, self.review)
 
     def _situation(self) -> Situation | None:
-        """Knowledge of everything at this moment; None before the parts are there, and when the guard ends."""
+        """Return the present situation; None before all parts are open, and while the guard ends."""
         if not self._begun or self._ended.done():
             return None
         return self._looking.situation(self._acts, self._verdicts)
@@ -466,14 +468,14 @@ class Guard:
         return self._showing.condition(self._looking.situation(self._acts, self._verdicts), self._acts)
 
     def picture(self) -> Picture:
-        """Everything at this moment, for status, log-dirs and metrics."""
+        """Return the state of the guard at this moment, for status, log-dirs and metrics."""
         now = self._looking.situation(self._acts, self._verdicts)
         return self._showing.picture(now, self._acts, self._finding.holder, self._verdicts, self._following.leader)
 
     # ------------------------------------------------------------------------------------------------ tasks and ending
 
     async def _rounds(self, watchdog_interval_ms: int | None) -> None:
-        """Do what is due by time alone; pet the service manager's watchdog as long as disks are really watched."""
+        """Look at everything each :data:`ROUND_MS`; feed systemd's watchdog only while the monitor makes progress."""
         told = ""
         while True:
             self._following.note_complete()
@@ -491,7 +493,7 @@ class Guard:
             await asyncio.sleep(min(ROUND_MS, watchdog_interval_ms or ROUND_MS) / 1000)
 
     def _signalled(self, number: int) -> None:
-        """SIGTERM or SIGINT: stop in good order; the second one: stop."""
+        """Handle SIGTERM or SIGINT: stop in good order; after a second signal stop at once."""
         if not self._ended.done():
             self._ended.set_result(Ended(0, signal.Signals(number).name, clean=True))
         elif self._ending.signals > 1:

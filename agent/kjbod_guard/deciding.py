@@ -1,4 +1,4 @@
-"""Decisions of a guard about its directories: its knowledge as cases for the escalation. Pure.
+"""Decisions of a guard about its directories: makes a case for the escalation from each situation. Pure.
 
 A guard that observes and a guard that acts decide alike: :func:`.ladder.would` gives the step for the case of a
 directory. This module keeps three facts that need memory: how long no disk has been healthy, how long the metadata have
@@ -44,7 +44,7 @@ class Known(Struct, frozen=True):
 
     Attributes:
         standings: of the directories, by path.
-        ids: of directories that nobody can read now, as a guard before this one had read them, by path.
+        ids: ids of directories that cannot be read now, from an earlier guard that read them, by path.
         record: this guard's own record of suspected directories.
         retries: partitions that the controllers refused.
         last_fence: epoch and monotonic time of the last fence.
@@ -58,15 +58,15 @@ class Known(Struct, frozen=True):
 
 
 class Deciding(Struct):
-    """Decisions about the directories, and the memory of what only time tells."""
+    """Decisions about the directories, with the times and counts that need memory."""
 
     site: Site
     _alone_ms: dict[str, int] = field(default_factory=dict)
-    """Since when no other disk was healthy, nor answered again, by path."""
+    """Start of the time in which no other disk was healthy or answered again, by path."""
     _online_ms: dict[str, int] = field(default_factory=dict)
-    """Since when the committed metadata have been known to have a directory online, without a break, by path."""
+    """Start of the time in which the committed metadata showed a directory online without a break, by path."""
     _short: set[str] = field(default_factory=set)
-    """Paths of which a partition had fewer other copies than ``min.insync.replicas`` since they failed."""
+    """Failed paths with a partition that had fewer other copies than ``min.insync.replicas`` since the failure."""
 
     # ---- what is known of one directory
 
@@ -74,13 +74,13 @@ class Deciding(Struct):
         """Return the state of a directory as Kafka has it."""
         if now.unsure is not None:
             return KafkaView.UNKNOWN
-        if path not in self.site.log_dirs:  # of the metadata alone: it is in no registration
+        if path not in self.site.log_dirs:  # a directory for the metadata log alone is in no registration
             found = now.observed.registration
             return KafkaView.UNKNOWN if found is None or found.fenced else KafkaView.ONLINE
         return now.observed.view(self.directory_id(path, known, now))
 
     def directory_id(self, path: str, known: Known, now: Situation) -> Uuid | None:
-        """Return the id of a directory as it was read, or, where nobody can read it, as a guard before had read it."""
+        """Return the id of a directory as it was read; if it cannot be read, as an earlier guard read it."""
         disk = now.disks.get(path)
         if disk is not None and disk.directory_id is not None:
             return disk.directory_id
@@ -88,8 +88,8 @@ class Deciding(Struct):
         return None if before is None else Uuid.parse(before)
 
     def lost_with(self, path: str, known: Known, now: Situation) -> frozenset[Uuid]:
-        """Return the ids of the directories that are lost with one: those on its file system where that would be shut
-        down, else itself."""
+        """Return the ids of the directories that are lost with one directory: all on its file system if that can be
+        shut down, else only this directory."""
         disk = now.disks[path]
         paths = [path]
         if disk.file_system in CUT_FILE_SYSTEMS and disk.shared is None:
@@ -127,8 +127,8 @@ class Deciding(Struct):
         return now.observed.suspects.get(self.site.node_id)
 
     def left_behind(self, known: Known, now: Situation) -> frozenset[Uuid]:
-        """Return the directories that the record of an earlier guard names: it may have reported them. The record has
-        the epoch of this registration."""
+        """Return the directories in the record of an earlier guard, which may have reported them. The record counts
+        only for the epoch of this registration."""
         registration, shown = now.observed.registration, self.shown(now)
         if registration is None or shown is None or shown.epoch != registration.epoch:
             return frozenset()
@@ -150,16 +150,19 @@ class Deciding(Struct):
 
     @staticmethod
     def is_after(offset: int | None, now: Situation) -> bool:
-        """Whether the record of another guard is before this one's, so that only the other guard may evict: each tells
-        whole replica lists. With ``kjbod.guard.cut.max.brokers=1`` nothing that is followed by an eviction begins then.
-        A record that is not there, or is too old, would be written again, and be last.
+        """Whether the record of another guard is before this guard's record. Then only the other guard may evict,
+        because each guard sends whole replica lists.
+
+        With ``kjbod.guard.cut.max.brokers=1`` no step that leads to an eviction begins then. A missing or old record
+        would be written again, and be last.
         """
         return bool(suspects.ahead(now.observed.suspects, now.observed.neighbours, offset, now.now_ms, losses=False))
 
     # ---- lists
 
     def evictions(self, path: str, known: Known, now: Situation) -> Evictions:
-        """Return the partitions of a directory that the broker may leave, and that wait for it."""
+        """Return the partitions of a directory that the broker may leave, and whose leaders still wait for the
+        broker."""
         standing, directory_id = known.standings.get(path, Standing()), self.directory_id(path, known, now)
         offline_ms = standing.offline_ms
         waits = offline_ms is not None and now.now_ms - offline_ms < EVICT_WITHIN_MS
@@ -168,7 +171,7 @@ class Deciding(Struct):
         return evictions(now.observed, directory_id, self.site.min_isr)
 
     def _evicts(self, path: str, known: Known, now: Situation) -> bool:
-        """Whether the broker can leave all partitions that are lost with a directory, as far as copies allow it."""
+        """Whether the broker could leave all partitions that are lost with a directory, apart from missing copies."""
         if not self.site.evict or not now.may_evict:
             return False
         lost = self.lost_with(path, known, now)
@@ -180,7 +183,7 @@ class Deciding(Struct):
     def demotions(
         self, path: str, known: Known, now: Situation
     ) -> Mapping[Key, tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Return the replica lists in a slow directory that others may lead, as they are and as they are to be."""
+        """Return the present and the new replica lists in a slow directory that other brokers may lead."""
         disk, directory_id = now.disks[path], self.directory_id(path, known, now)
         if not self.site.demote or disk.health is not Health.SLOW or directory_id is None or now.unsure is not None:
             return {}
@@ -189,8 +192,8 @@ class Deciding(Struct):
 
     @staticmethod
     def is_open(path: str, known: Known, now: Situation) -> bool:
-        """Whether the broker may have files open in a directory that it believes in: its file system was reported, and
-        not shut down. Where the disk answers errors, each of these files answers one."""
+        """Whether the broker may still use open files in a directory: the directory was reported, but its file system
+        was not shut down. If the disk answers errors, each open file answers an error too."""
         disk = now.disks.get(path)
         if disk is not None and all(one.errors for one in (disk, *_mixed_up_with(disk, known, now))):
             return False
@@ -213,7 +216,7 @@ class Deciding(Struct):
         quorum = now.quorum
         case = FenceCase(
             static_min_isr=self.site.min_isr,
-            # The end of a controller is the end of a voter: one at a time, whatever the site allows for brokers.
+            # A fenced controller is a lost voter: only one at a time, regardless of the limit for brokers.
             brokers_max=self.site.fence_brokers_max if quorum is None else min(1, self.site.fence_brokers_max),
             offset=self.offset(known, now, None),
             last_fence_ms=last_ms,
@@ -224,8 +227,8 @@ class Deciding(Struct):
         return why_not_fence(now.observed, case)
 
     def waits_for_host(self, found: Mapping[str, tuple[Case, Would]], now: Situation) -> bool:
-        """Whether no disk of the broker is known to be healthy, and not for long enough (``lasted``): it may be the
-        adapter. A thread that is stuck then waits for it as the disks do, and proves nothing about the broker."""
+        """Whether no disk of the broker is known to be healthy, but not yet for long enough (``lasted``). The cause may
+        be the adapter. A stuck thread then waits for the adapter, and proves nothing about the broker."""
         disks = [now.disks[path] for path in self.site.log_dirs if path in now.disks]
         if any(one.serves for one in disks) or not any(one.health is Health.FAILED for one in disks):
             return False
@@ -260,10 +263,10 @@ class Deciding(Struct):
         masked = standing.means is Step.MASK
         there = [now.disks[one] for one in sorted(disk.beside) if one in now.disks]
         shared = disk.shared
-        if self.site.metadata_log_dir in disk.beside:  # a broker does not outlive it
+        if self.site.metadata_log_dir in disk.beside:  # a broker ends without its metadata log
             shared = shared or METADATA_BESIDE
         cause = disk.cause
-        if disk.elsewhere:  # an error may come before the mount table is read: ENOENT below a mount that is gone
+        if disk.elsewhere:  # ENOENT below a mount that is gone may come before the mount table is read
             cause = Cause.ERROR if masked else Cause.MOUNT  # a mask is our own mount
         view = self.view(path, known, now)
         case = Case(
@@ -286,7 +289,7 @@ class Deciding(Struct):
         return self._with_prospects(case, path, known, now)
 
     def _with_prospects(self, case: Case, path: str, known: Known, now: Situation) -> Case:
-        """Return the case of a directory with what may be done about it."""
+        """Return the case of a directory with the actions that are possible now, and the reasons against others."""
         answers = case.others_well or case.others_answer or case.outlived is not None
         alone = case.health is Health.FAILED and not answers
         alone_ms = self._alone_ms.setdefault(path, now.now_ms) if alone else now.now_ms
@@ -321,7 +324,7 @@ class Deciding(Struct):
         )
 
     def _patience(self, path: str, now: Situation) -> str | None:
-        """Return why it is too early for anything that cannot be undone, in words; None: it is not."""
+        """Return why it is too early for an irreversible action, in words; None: it is not too early."""
         disk = now.disks[path]
         wait_ms = self._cut_after_ms(path, disk)
         stood_ms = now.now_ms - disk.bad_ms
@@ -335,7 +338,8 @@ class Deciding(Struct):
         return disk.cut_after_ms * (2 if path in self._short else 1)
 
     def wait_ms(self, path: str, now: Situation) -> int | None:
-        """Return the time until the patience with a directory ends; None: it has ended, or has not begun."""
+        """Return the time until irreversible actions on a directory may begin; None: they may now, or it has not
+        failed."""
         disk = now.disks[path]
         if disk.health is not Health.FAILED:
             return None
@@ -343,8 +347,8 @@ class Deciding(Struct):
         return wait_ms if wait_ms > 0 else None
 
     def _overdue(self, case: Case, path: str, known: Known, now: Situation) -> str | None:
-        """Return why the metadata should have had a directory offline by now, in words; None: they need not. The
-        deadline counts from when Kafka could first notice, and only while it is known that Kafka has not."""
+        """Return why Kafka is late in taking a directory offline, in words; None: it is not late. The deadline counts
+        from Kafka's first chance to notice, and only while the metadata are known to show the directory online."""
         fresh = now.answered_ms is not None and now.now_ms - now.answered_ms <= ANSWERED_MS
         if not fresh:
             self._online_ms.pop(path, None)
@@ -362,7 +366,7 @@ class Deciding(Struct):
         return f"{led} partitions are led there, and the metadata still have it online after {timeout}"
 
     def _others(self, disk: Disk, now: Situation) -> list[Disk]:
-        """Return the disks of other log directories, which this one does not share."""
+        """Return the disks of other log directories that share no device with this disk."""
         return [
             now.disks[path]
             for path in self.site.log_dirs
@@ -371,8 +375,8 @@ class Deciding(Struct):
 
 
 def _mixed_up_with(disk: Disk, known: Known, now: Situation) -> list[Disk]:
-    """Return the unreadable directories that this one may be confused with: the record of an earlier guard, whose state
-    is lost, names their ids without their paths (:meth:`.GuardCore._take_over`)."""
+    """Return the unreadable directories that may be confused with this directory. The record of an earlier guard, whose
+    state is lost, has their ids but not their paths (:meth:`.GuardCore._take_over`)."""
     unread = [one for one in now.disks.values() if one.directory_id is None]
     reported = [one for one in unread if known.standings.get(one.path, Standing()).plan is Step.REPORT]
     return reported if disk in reported else []

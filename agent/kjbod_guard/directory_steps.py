@@ -1,8 +1,8 @@
 """Steps about one log directory, one after the other. Pure.
 
-What is to be done first is decided elsewhere (:func:`.ladder.would`), for a guard that observes and for one that acts
-alike. Here is what follows. A state, the knowledge of this moment, and the time give the next state and at most one
-effect; while an effect is under way there is no other for that directory.
+:func:`.ladder.would` decides the first step, in mode observe and in mode act alike. This module decides the steps after
+it. From the state, the present facts and the time follow the next state and at most one effect. While an effect is in
+progress, no other effect begins for that directory.
 
 ==========  ====================================================  =====================================================
 state       when                                                  then
@@ -60,16 +60,17 @@ from kjbod_guard.ladder import NOTHING, KafkaView, Step, Would
 from kjbod_guard.observing import Key
 
 REPORT_AFTER_MS: Final = 500
-"""The controllers record a report in some 5 ms, Kafka's own comes some 100 ms after an error."""
+"""Time until a report is repeated. Controllers record a report in some 5 ms; Kafka's own report comes some 100 ms after
+an error."""
 CHECKPOINT_MS: Final = 5_000
-"""``replica.high.watermark.checkpoint.interval.ms``: Kafka's next call by a path, which meets a mask."""
+"""``replica.high.watermark.checkpoint.interval.ms``: maximum time until Kafka's next call by a path meets a mask."""
 REPORTS_MAX: Final = 3
 AGAIN_MS: Final = 1_000
-"""Before a request is sent again: the metadata show an answer by then, and a controller may be there again."""
+"""Time until a request is sent again. By then the metadata show an accepted request, or a controller may be back."""
 ATTEMPTS_MAX: Final = 30
-"""Reports that reached no controller."""
+"""Maximum number of reports that reach no controller."""
 OVER_MS: Final = 10_000
-"""A report that was sent before is recorded or lost when a controller has answered for so long since."""
+"""Time with an answering controller after which an old report is either recorded or lost."""
 
 
 class State(StrEnum):
@@ -105,17 +106,18 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: see the table.
-        since_ms: when it entered that.
-        reason: in words, why it is left there, or why the last action did not work.
-        means: the action that was done to its disk, and holds: cut or mask.
+        since_ms: when the directory entered that state.
+        reason: in words, why the directory stays in that state, or why the last action failed.
+        means: the action that holds on its disk: cut or mask; None: none.
         plan: what a report is for: cut, mask or report; None: nothing was reported.
-        tried: actions that did not work since it failed.
-        epoch: of the broker when that began.
-        reports: how many the controllers were given.
-        attempts: reports that reached no controller; of a directory that is well: whether lists were put back.
-        acted_ms: when the first thing that cannot be undone was done; None: nothing was.
-        offline_ms: when the metadata were first seen to have it offline; None: they were when we came, or have it.
-        seen_online: whether the metadata were seen to have it online, in this epoch.
+        tried: actions that have failed since the directory failed.
+        epoch: of the broker's registration when the failure began.
+        reports: number of reports that the controllers got.
+        attempts: reports that reached no controller; in state ``well``: whether lists were restored.
+        acted_ms: when the first irreversible action was done; None: there was none.
+        offline_ms: when the metadata first showed the directory offline; None: it was offline before this guard came,
+            or is online.
+        seen_online: whether the metadata have shown the directory online in this epoch.
         under_way: the effect that is being carried out.
     """
 
@@ -134,7 +136,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     under_way: Effect | None = None
 
     def has_seen_online(self, epoch: int) -> bool:
-        """Whether the metadata were seen to have it online in this registration of the broker."""
+        """Whether the metadata have shown the directory online in this registration of the broker."""
         return self.seen_online and self.epoch == epoch
 
 
@@ -143,25 +145,25 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: as configured.
-        directory_id: as text; None where nobody could read it.
-        beside: ids of all directories on its file system, its own included: they are lost with it.
-        decided: what the ladder says.
-        gate: what it says for a broker that is about to start; nothing while one runs.
-        view: what the metadata say of it.
-        epoch: of the broker's registration; None while it has none.
+        directory_id: as text; None: not known.
+        beside: ids of all directories that are lost together, this directory included.
+        decided: the step from the escalation table (:mod:`.ladder`).
+        gate: the step for a broker that is about to start; nothing while a broker runs.
+        view: state of the directory in the metadata.
+        epoch: of the broker's registration; None: the broker is not registered.
         well: whether its disk is healthy.
-        unjudged: whether it is neither healthy nor failed: not watched, or only suspect.
-        unseen: whether it is not watched, because the mask of an earlier guard is mounted over it.
+        unjudged: whether the disk is neither healthy nor failed: not watched, or only suspect.
+        unseen: whether the directory is not watched, because the mask of an earlier guard is mounted over it.
         answers: whether its disk has failed and answers again.
-        heard: whether a controller has just answered: a report that waits for one would be recorded too late.
+        heard: whether a controller has just answered. A report that waits for a controller would be recorded too late.
         present: whether the broker's process is there, is ours, and is not being fenced.
-        may: whether this guard may do what cannot be undone: its record is in the metadata, and is first.
+        may: whether this guard may begin irreversible actions: its record is in the metadata, and is first.
         not_cut: why the file system may not be shut down now, in words; None: it may.
         needed: why the replicas in a masked directory may not leave the ISR now, in words; None: they may.
-        open: whether the broker may have files open there that it believes in: a report is all that was done.
-        evict: replica lists that this broker may leave now, as they are.
-        restore: replica lists that it may be put back into now, as they were.
-        slow: knowledge of its leadership; None: nobody looks after that.
+        open: whether the broker may still use open files there, because the directory was only reported.
+        evict: present replica lists that this broker may leave now.
+        restore: original replica lists that this broker may be put back into now.
+        slow: facts about its leadership; None: demotion is off.
     """
 
     path: str
@@ -190,7 +192,8 @@ def advance(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     """Return the next step about a directory."""
     if standing.under_way is not None:
         return Move(standing)
-    if is_released(standing) and not facts.well:  # also while Kafka notices, and when the broker has been restarted
+    # a release holds also when Kafka takes the directory offline, and after a restart of the broker
+    if is_released(standing) and not facts.well:
         return Move(standing)
     standing = noted(standing, facts, now_ms)
     if facts.view is KafkaView.OFFLINE:
@@ -211,7 +214,7 @@ def advance(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def came_of(standing: Standing, done: Done, now_ms: int) -> Standing:
-    """Return the state after the effect that was under way, which is over."""
+    """Return the state after the effect in progress has ended."""
     effect, standing = standing.under_way, replace(standing, under_way=None)
     happened = done.happened
     reason = "" if happened else done.reason
@@ -240,7 +243,7 @@ def came_of(standing: Standing, done: Done, now_ms: int) -> Standing:
             means = None if happened else standing.means
             return _at(standing, State.LEFT, now_ms, reason or RELEASED, means=means)
         case Unmask() if happened:
-            # A report that is on its way may still be recorded, and the broker has its files open.
+            # A report on its way may still be recorded while the broker has files open there.
             plan = Step.REPORT if standing.reports else None
             return replace(_well(standing, now_ms), means=None, plan=plan)
         case Unmask():
@@ -258,7 +261,7 @@ def release(standing: Standing, path: str, now_ms: int) -> Move[Standing] | None
 
 
 def before_start(standing: Standing, facts: Facts, now_ms: int, *, masks: bool) -> Move[Standing]:
-    """Return the step about a directory because a broker is about to start; ``masks``: whether it would see a mask."""
+    """Return the step about a directory before a broker starts; ``masks``: whether that broker would see a mask."""
     idle = standing.under_way is None and standing.means is None and not is_released(standing)
     if not idle or not facts.may or facts.gate.step not in (Step.CUT, Step.MASK):
         return Move(standing)
@@ -270,18 +273,18 @@ def before_start(standing: Standing, facts: Facts, now_ms: int, *, masks: bool) 
 
 
 def is_released(standing: Standing) -> bool:
-    """Whether somebody has asked to leave the directory alone until it is healthy."""
+    """Whether an operator has released the directory."""
     return standing.state is State.LEFT and standing.reason == RELEASED
 
 
 def is_over(standing: Standing) -> bool:
-    """Whether nothing is left to be done to its disk: it was released, or was cut and Kafka has it offline."""
+    """Whether the guard needs the disk no more: it was released, or was cut and Kafka has the directory offline."""
     return is_released(standing) or (standing.means is Step.CUT and standing.state in GONE)
 
 
 def is_settled(standing: Standing) -> bool:
-    """Whether the directory gives no ground to doubt the broker: nothing was done, it was released or left, or the
-    metadata have it offline."""
+    """Whether the directory is no reason to doubt the broker: no action was done, the directory was released or left,
+    or the metadata show it offline."""
     return standing.state in (State.WELL, State.LEFT, *GONE)
 
 
@@ -289,9 +292,9 @@ def is_settled(standing: Standing) -> bool:
 
 
 def noted(standing: Standing, facts: Facts, now_ms: int) -> Standing:
-    """Return the state with what the metadata show."""
+    """Return the state updated from the metadata."""
     if facts.view is KafkaView.OFFLINE and None is not standing.epoch != facts.epoch is not None:
-        # It started without the directory: nobody waits for what lies there.
+        # The broker started without the directory: no leader waits for its replicas.
         standing = replace(standing, epoch=facts.epoch, seen_online=False, offline_ms=None)
     if facts.view is KafkaView.ONLINE and (not standing.seen_online or standing.offline_ms is not None):
         standing = replace(standing, seen_online=True, offline_ms=None)
@@ -303,7 +306,7 @@ def noted(standing: Standing, facts: Facts, now_ms: int) -> Standing:
 
 
 def _is_back(standing: Standing, facts: Facts) -> bool:
-    """Whether the broker has registered again, the directory with it, or took it up while nobody looked."""
+    """Whether the broker uses the directory again: it has registered with the directory, or used it again unseen."""
     if facts.view is not KafkaView.ONLINE or facts.epoch is None:
         return False
     if facts.epoch != standing.epoch or standing.state in GONE:
@@ -331,7 +334,7 @@ def _offline(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     if standing.state not in (State.OFFLINE, State.EVICTED, State.EVICTING, State.RELEASING):
         late = standing.state in (State.REPORTING, State.WELL) and standing.means is None
         reason = ANSWERED if late and standing.plan is Step.CUT and standing.seen_online and not errs else ""
-        # One that was reported with another one of its file system: the next guard may not know that they are on one.
+        # The directory was reported together with another one on its file system. The next guard may not know that.
         plan = standing.plan or (Step.REPORT if facts.open else None)
         standing = _at(standing, State.OFFLINE, now_ms, reason, attempts=0, plan=plan)
     if standing.state is State.OFFLINE and facts.open and (facts.well or facts.answers):
@@ -339,7 +342,7 @@ def _offline(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     if not facts.evict or facts.directory_id is None or not facts.present or not facts.may or facts.open:
         return Move(standing)
     if standing.offline_ms is None or now_ms - standing.offline_ms >= EVICT_WITHIN_MS:
-        return Move(standing)  # no leader waits for what lies there
+        return Move(standing)  # no leader waits for the replicas there
     wait_ms = standing.since_ms + AGAIN_MS - now_ms if standing.state is State.EVICTED else 0
     if wait_ms > 0:  # the metadata may not show the last one yet
         return Move(standing, again_ms=wait_ms)
@@ -347,7 +350,7 @@ def _offline(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _cut_now(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    """Shut the file system down, where the metadata show that the controllers have recorded the report."""
+    """Return the step that shuts the file system down, after the metadata have shown the report."""
     if Step.CUT in standing.tried:
         return Move(_at(standing, State.OFFLINE, now_ms, standing.reason))
     if facts.not_cut is not None:
@@ -357,7 +360,7 @@ def _cut_now(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 def _begin(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
     step = facts.decided.step
-    # A guard before us was about to; where the directory can be judged by now, that counts.
+    # An earlier guard was about to mask it. If the directory can be judged by now, the verdict counts.
     if standing.state is State.MASKING and not facts.well and facts.decided == NOTHING:
         step = Step.MASK
     if step not in _ACTS:
@@ -376,22 +379,22 @@ def _begin(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
         return _report(replace(standing, plan=step), facts, now_ms)
     if Step.MASK not in standing.tried:
         return _do(replace(standing, plan=step), State.MASKING, Mask(facts.path), now_ms)
-    # A broker that has not seen the disk fail must not be reported: it would follow there, and stall with it.
+    # Without a cut or mask there is no report: the broker would become a follower on the disk, and hang there.
     return Move(_at(standing, State.LEFT, now_ms, standing.reason))
 
 
 def _must_unmask(standing: Standing, facts: Facts) -> bool:
-    """Whether a mask is to come off: Kafka has the directory online, and its disk answers or its copies are needed. Or
-    an earlier guard has mounted it, so that nobody sees the disk below, and a controller has just answered."""
+    """Whether to remove a mask: Kafka has the directory online, and its disk answers or its copies are needed. Or an
+    earlier guard mounted the mask, which hides the disk, and a controller has just answered."""
     masked = standing.means is Step.MASK and not is_released(standing)
     over = facts.well or facts.answers or facts.needed is not None
     return masked and ((facts.unseen and facts.heard) or (facts.view is KafkaView.ONLINE and over))
 
 
 def _unmask(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    """Take off a mask."""
+    """Return the step that removes a mask, after a wait if needed."""
     patience_ms = AGAIN_MS if standing.reason else 0
-    if facts.unseen and facts.needed is None:  # Kafka may be about to meet it
+    if facts.unseen and facts.needed is None:  # Kafka may be about to meet the mask
         patience_ms = CHECKPOINT_MS + REPORT_AFTER_MS
     wait_ms = standing.since_ms + patience_ms - now_ms
     if wait_ms > 0:
@@ -400,7 +403,7 @@ def _unmask(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _unrecorded(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
-    """Something was done, and the metadata do not show the directory offline yet."""
+    """Return the next step after an action, while the metadata do not show the directory offline yet."""
     if standing.means is None and (facts.well or facts.answers):
         return Move(_well(standing, now_ms))
     patience_ms = REPORT_AFTER_MS
@@ -427,8 +430,8 @@ def _report(standing: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def _well(standing: Standing, now_ms: int) -> Standing:
-    """Return the state of a directory whose failure is over. What was done before is no ground for anything later. The
-    plan stays for a while: a report that is on its way may still be recorded."""
+    """Return the state of a directory whose failure is over. Earlier actions do not count any more. The plan stays for
+    a while: a report on its way may still be recorded."""
     return _at(standing, State.WELL, now_ms, tried=frozenset(), reports=0, attempts=0, acted_ms=None)
 
 

@@ -1,6 +1,6 @@
 """Effects of the guard's core: each is a value that the shell carries out (:mod:`.action_runner`). Pure.
 
-Each is safe to be done twice, since a guard that is killed between the audit's line and the act does it again.
+Each effect is safe to repeat: a guard that was killed between the audit's line and the action repeats the action.
 """
 
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from kjbod_guard.observing import Key
 
 
 class Effect(Struct, frozen=True):
-    """A means, and what it is for."""
+    """An action with its target."""
 
     @property
     def name(self) -> str:
-        """For the log and the audit."""
+        """Name of the action in log and audit."""
         return type(self).__name__.lower()
 
     def facts(self) -> dict[str, Any]:
-        """Its attributes, for the log and the audit."""
+        """Return the attributes of the effect, for log and audit."""
         return {one.name: _told(getattr(self, one.name)) for one in fields(self)}
 
 
@@ -32,19 +32,20 @@ class Cut(Effect, frozen=True):
 
 
 class Mask(Effect, frozen=True):
-    """Mount something read-only over a log directory."""
+    """Over-mount a log directory with a read-only tmpfs."""
 
     path: str
 
 
 class Unmask(Effect, frozen=True):
-    """Take that mount away."""
+    """Remove the mask of a log directory."""
 
     path: str
 
 
 class Suspect(Effect, frozen=True):
-    """Write into the metadata log which directories are suspected (:mod:`.suspects`); none: all of the broker."""
+    """Write the suspected directories into the metadata log (:mod:`.suspects`); an empty tuple means all of the
+    broker."""
 
     epoch: int
     directory_ids: tuple[str, ...]
@@ -52,12 +53,12 @@ class Suspect(Effect, frozen=True):
 
 
 class Trust(Effect, frozen=True):
-    """Remove that record."""
+    """Remove the record of suspected directories."""
 
 
 class Report(Effect, frozen=True):
-    """Tell the controller in the broker's name that a directory is offline, with all on its file system where that is
-    to be shut down."""
+    """Tell the controller in the broker's name that a directory is offline. Before a cut, include all directories on
+    its file system."""
 
     path: str
     directory_ids: tuple[str, ...]
@@ -65,7 +66,7 @@ class Report(Effect, frozen=True):
 
 
 class Evict(Effect, frozen=True):
-    """Take the broker out of the replica lists of partitions; ``before``: their lists as they are."""
+    """Take the broker out of the replica lists of partitions; ``before``: their present lists."""
 
     path: str
     directory_id: str
@@ -73,7 +74,7 @@ class Evict(Effect, frozen=True):
 
 
 class Restore(Effect, frozen=True):
-    """Put the broker back where it was in them; ``before``: the lists as they were."""
+    """Put the broker back into replica lists; ``before``: the original lists."""
 
     path: str
     directory_id: str
@@ -81,8 +82,8 @@ class Restore(Effect, frozen=True):
 
 
 class Demote(Effect, frozen=True):
-    """Have other replicas lead partitions: their lists in another order, and an election of the preferred leaders;
-    ``before``: the lists as they are, ``after``: as they are to be."""
+    """Move the leadership of partitions to other replicas: reorder their lists, and elect the preferred leaders;
+    ``before``: the present lists, ``after``: the new lists."""
 
     path: str
     directory_id: str
@@ -91,7 +92,7 @@ class Demote(Effect, frozen=True):
 
 
 class Promote(Effect, frozen=True):
-    """Put their order back, and elect the preferred leaders; ``before``: the lists as they were."""
+    """Restore the order of replica lists, and elect the preferred leaders; ``before``: the original lists."""
 
     path: str
     directory_id: str
@@ -99,25 +100,25 @@ class Promote(Effect, frozen=True):
 
 
 class Kill(Effect, frozen=True):
-    """SIGKILL for the broker."""
+    """Kill the broker with SIGKILL."""
 
     epoch: int | None
 
 
 class Reset(Effect, frozen=True):
-    """New packets to the broker's ports are answered with a TCP reset."""
+    """Answer new packets to the broker's ports with a TCP reset."""
 
 
 class Unreset(Effect, frozen=True):
-    """New packets are treated as before."""
+    """Stop answering packets to the broker's ports with a TCP reset."""
 
 
 class Destroy(Effect, frozen=True):
-    """Established connections of the broker's ports are destroyed."""
+    """Destroy established connections of the broker's ports."""
 
 
 class Fence(Effect, frozen=True):
-    """Tell the controller in the broker's name to fence it."""
+    """Tell the controller in the broker's name to fence the broker."""
 
     epoch: int
 
@@ -126,8 +127,8 @@ Standing = TypeVar("Standing")
 
 
 class Move(Struct, Generic[Standing], frozen=True):
-    """Outcome of a look at a directory, its leadership or the broker: where it stands, at most one effect, and when to
-    look again, if not before."""
+    """Outcome of a look at a directory, its leadership or the broker: the new state, at most one effect, and the time
+    until the next look at the latest."""
 
     standing: Standing
     effect: Effect | None = None
@@ -135,7 +136,7 @@ class Move(Struct, Generic[Standing], frozen=True):
 
 
 def _told(value: Any) -> Any:
-    """A mapping by partition as text: JSON has no other keys."""
+    """Return a value for JSON: a mapping by partition gets text keys."""
     if isinstance(value, Mapping):
         return {f"{topic_id}-{number}": list(lists) for (topic_id, number), lists in value.items()}
     return value

@@ -16,21 +16,21 @@ class Entry(Struct):
 
     Attributes:
         path: as configured.
-        owned: as it was last read; None while it could not be, or is not this broker's.
-        reason: why it is not watched; None: it is.
-        survey: what lies around it; None while nobody knows.
-        surveyed_ms: when that was looked at.
-        passed: full probes in a row since it failed.
+        owned: the directory as last read; None: it was not read, or is not this broker's.
+        reason: why the directory is not watched; None: it is watched.
+        survey: names around the directory on its file system; None: not known.
+        surveyed_ms: monotonic time of the survey.
+        passed: full probes that passed in a row since the failure.
         real_path: where the path led when it was last read; empty while it never was.
-        still_ms: when one that has failed was last seen not to be well, as a look at it says.
+        still_ms: when a look last showed that the directory still fails.
         place: mount that the path led to when it was last read; empty where the mount table does not tell.
-        renewed: the one for which a worker that is stuck in another one was left behind.
-        rests_until_ms: until when it is not touched.
-        rests_on: the mount that its path led to then.
-        silence: that it did not answer when it was last read; None: it did, in whatever way.
-        silent_ms: since when it has not, wall clock.
-        errs: whether it answered EIO then, as a file system that was shut down does.
-        unread: reads it when it answers; None: ``owned`` is what it has said, and not what is remembered of it.
+        renewed: mount for which the guard started a new worker and left a stuck worker behind.
+        rests_until_ms: monotonic time until which the directory is not touched.
+        rests_on: mount that the path led to at the release.
+        silence: timeout of the last read; None: the last read got an answer or an error.
+        silent_ms: wall clock since when the directory does not answer.
+        errs: whether the last read got EIO, as from a file system that was shut down.
+        unread: reads the directory when it answers; None: ``owned`` was read, and is not from memory.
     """
 
     path: str

@@ -1,6 +1,6 @@
-"""The shell that finds the broker: which process holds the log directories, and whether it is that of the file.
+"""The shell that finds the broker: the process that holds the log directories, and whether it uses this file.
 
-It is looked for again and again while there is none. That one ends is told by the kernel.
+Without a broker the guard looks for one again and again. The kernel reports the end of a broker.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from kjbod_host.health.monitor import HealthMonitor
 from kjbod_host.health.state import Health
 
 EVERY_MS: Final = 5_000
-"""Between two looks for the broker's process, while there is none."""
+"""Time between two looks for the broker's process, while there is none."""
 AGAIN_MS: Final = 60_000
-"""The same while it is there: that it ends is told by the kernel."""
+"""Time between two looks while the broker runs. The kernel reports the end of the process."""
 
 
 NOT_LOOKED: Final = "which process holds the log directories is not known yet"
@@ -69,10 +69,10 @@ class Finding:
         self._review = review
         self._holders: dict[str, Holder | None] | None = None
         self._compared: tuple[int, int] | None = None
-        """Pid and start time of the process that was last seen to start with the file."""
+        """Pid and start time of the last process for which the file was compared."""
         self._changed: str | None = None
         self._failed_in_place: set[str] = set()
-        """Paths that failed while their mount was what it had been."""
+        """Paths that failed while their mount was unchanged."""
         self._ended_holder: Holder | None = None
         self._broker_ended = asyncio.Event()
 
@@ -92,7 +92,7 @@ class Finding:
                 self._review()
                 if self.holder is None:
                     self._watching.nobody_holds()
-            if found is not None:  # else it is the one that was, and its end is still to be told
+            if found is not None:  # otherwise keep watching the process from before
                 self._processes.watch(self.pid, functools.partial(self._has_ended, self.holder))
             if self.unbound is None:
                 await self._found(self.holder)
@@ -103,8 +103,8 @@ class Finding:
             self._broker_ended.clear()
 
     async def _compare(self, found: Mapping[str, Holder | None]) -> None:
-        """Compare the file with what was read of it, where a process is seen for the first time: it has read it as it
-        is, and one that goes on has not."""
+        """Compare the file with the content that the guard read, once for each new process. A new broker has read the
+        present file."""
         holder = next((one for one in found.values() if one is not None), None)
         if holder is None or self._compared == (holder.pid, holder.started):
             return
@@ -117,9 +117,9 @@ class Finding:
         self._compared = (holder.pid, holder.started)
 
     def is_kept(self, path: str) -> bool:
-        """Whether the mount of a directory has changed here, and the broker, which has mounts of its own as in a
-        container, has the file system there that was read: what probes meet says nothing of that. A disk that had
-        failed before its mount changed is not well for it. Reads the mount tables; asked while a directory fails."""
+        """Whether the mount of a directory has changed here, but not in the mount namespace of the broker (a
+        container). Probes then do not reach the broker's disk. A disk that failed before the change of its mount does
+        not count."""
         if not self._watching.is_elsewhere(path):
             self._failed_in_place.add(path)
             return False
@@ -134,7 +134,7 @@ class Finding:
 
     @property
     def unbound(self) -> str | None:
-        """Reason why there is no broker for which to watch."""
+        """Reason why the broker of this file was not found; None: it was found."""
         if not self._watching.owned:
             return "no log directory of this broker could be read"
         if self._holders is None:
@@ -148,9 +148,8 @@ class Finding:
 
     @property
     def outdated(self) -> list[str]:
-        """Paths of directories that are known from memory, and that the registration of the broker shows not to be
-        what is there."""
-        watching, log_dirs = self._watching, self._config.log_dirs  # that of the metadata alone is in no registration
+        """Paths of directories known from memory that, by the broker's registration, were replaced."""
+        watching, log_dirs = self._watching, self._config.log_dirs  # a metadata-only directory is in no registration
         if not watching.unread or not self._following.is_followed:
             return []
         read = {path: one.directory_id for path, one in watching.owned.items()}
@@ -160,24 +159,24 @@ class Finding:
 
     @property
     def holder(self) -> Holder | None:
-        """The process that holds the log directories."""
+        """Process that holds the log directories; None: none does, or not known."""
         return next((one for one in (self._holders or {}).values() if one is not None), None)
 
     @property
     def pid(self) -> int | None:
-        """Pid of that process."""
+        """Pid of the process that holds the log directories."""
         return None if self.holder is None else self.holder.pid
 
     @property
     def ended_pid(self) -> int | None:
-        """Pid of the process that has ended; None also where another process has got its pid and is the broker."""
+        """Pid of the broker's process that has ended; None also if a new broker process has the same pid."""
         ended, now = self._ended_holder, self.holder
         if ended is None or (now is not None and now.pid == ended.pid and now.started != ended.started):
             return None
         return ended.pid
 
     def _has_ended(self, holder: Holder | None) -> None:
-        """The kernel tells that a process which was the broker has ended."""
+        """Note that a process of the broker has ended, as the kernel reports."""
         self._ended_holder = holder
         self._broker_ended.set()
         self._review()

@@ -1,7 +1,6 @@
-"""The shell that follows the metadata, as an observer that is nobody's replica.
+"""The shell that follows the metadata as an observer, without being a replica.
 
-What is followed is :class:`.observing.Observed`; here is who asks, and why nobody knows what Kafka has noticed where
-nobody answers.
+It feeds :class:`.observing.Observed`, and gives the reason if the metadata are not followed.
 """
 
 import asyncio
@@ -26,17 +25,18 @@ from kjbod_guard.observing import Key, Observed
 from kjbod_host.quorum import connection_setup, quorum, servers, voter_addresses
 
 CLUSTER_EVERY_MS: Final = 1_000
-"""Between two looks for the cluster's id, while no log directory could be read."""
+"""Time between two looks for the cluster's id, while no log directory could be read."""
 STALE_MS: Final = 10_000
-"""Metadata that could not be followed for so long say nothing of what Kafka has noticed."""
+"""Age from which metadata that cannot be followed say nothing about what Kafka has noticed."""
 AGAIN_MS: Final = 60_000
-"""After metadata that cannot be followed at all: of another cluster, or of a Kafka that is too new."""
+"""Time to the next try after metadata that cannot be followed: of another cluster, or of a Kafka that is too new."""
 NO_ANSWER: Final = "no answer yet"
 BEING_READ: Final = "they are being read"
 
 
 def security_to_controllers(config: Config) -> Security | str:
-    """Security of connections to the controllers, or why there can be none: disks are watched all the same."""
+    """Return the security of connections to the controllers, or why there can be none. Disks are watched in both
+    cases."""
     unread = [line for name, line in config.unread.items() if name in CONTROLLERS]
     if unread and not (config.controller_listener_names and config.controller_protocol and servers(config)):
         return unread[0]
@@ -59,7 +59,7 @@ def observer(
     wanted: Callable[[Record], bool] | None = None,
     on_leader: Callable[[Leader | None], None] = lambda leader: None,
 ) -> MetadataFollower:
-    """A follower of the metadata that is nobody's replica, at the controllers of a configuration."""
+    """Return a follower of the metadata at the controllers of a configuration, without being a replica."""
     return MetadataFollower(
         servers(config),
         client_id=client_id,
@@ -78,12 +78,12 @@ def observer(
 
 
 class Following:
-    """The metadata, as they are followed.
+    """Follower of the metadata, for as long as the guard runs.
 
     Args:
         config: of the broker.
         clock: the time.
-        rng: chance.
+        rng: source of random numbers.
         security: of connections to the controllers, or why there are none.
         cluster_id: of the log directories; None: none could be read.
         evicted: partitions that are followed although the broker is no replica of them.
@@ -93,7 +93,7 @@ class Following:
 
     Attributes:
         observed: what is known of the broker.
-        registered_ms: when it was seen to have registered anew; 0: not while we watched.
+        registered_ms: when the broker registered again; 0: not while this guard watched.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Following:
 
     @property
     def blind(self) -> str | None:
-        """Reason why nobody here knows what Kafka has noticed; None: the metadata are followed."""
+        """Reason why the metadata are not followed; None: they are followed."""
         follower = self._follower
         if follower is None:
             return self._missing
@@ -146,14 +146,13 @@ class Following:
 
     @property
     def is_followed(self) -> bool:
-        """Whether they are followed."""
+        """Whether the metadata are followed."""
         return self.blind is None
 
     @property
     def answered_ms(self) -> int | None:
-        """Time of the last question to the active controller whose answer is applied: all committed by then is known.
-
-        None: it has not answered yet.
+        """Time of the last request to the active controller whose answer is applied. All records committed by then are
+        known. None: no answer yet.
         """
         return None if self._follower is None or not self.observed.complete else self._follower.current_ms
 
@@ -188,7 +187,7 @@ class Following:
             await asyncio.sleep(AGAIN_MS / 1000)
 
     def note_complete(self) -> None:
-        """Note where all that is committed was applied, also where a snapshot was all that there is."""
+        """Note when all committed records are applied, also if there is only a snapshot."""
         follower = self._follower
         if follower is not None and 0 <= follower.high_watermark <= follower.applied_offset:
             self.observed.note_complete(self._clock.monotonic_ms())
@@ -208,11 +207,11 @@ class Following:
         before = self.observed.registration
         self.observed = self.observed.snapshot(snapshot, self._clock.monotonic_ms())
         self._compare_epochs(before)
-        asyncio.get_running_loop().call_soon(memory.settle)  # when the snapshot is let go of
+        asyncio.get_running_loop().call_soon(memory.settle)  # after the snapshot is freed
         self._review()
 
     def _compare_epochs(self, before: BrokerRegistration | None) -> None:
-        """Whether the broker has started since: what it has taken up then may be well."""
+        """Note a new start of the broker: a directory that it uses again may be healthy."""
         now = self.observed.registration
         if before is not None and now is not None and now.epoch != before.epoch:
             self.registered_ms = self._clock.monotonic_ms()

@@ -1,4 +1,4 @@
-"""The gate of a broker that is about to start: whether each of its directories is well, or fails at once. Pure.
+"""Gate of a broker that is about to start: whether each of its directories is healthy, or fails at once. Pure.
 
 Kafka reads every log directory when it starts, one after the other, and a disk that hangs holds up the broker, healthy
 disks included. One that was cut or masked answers an error: the broker starts without it. So ``kjbod guard check
@@ -15,7 +15,7 @@ wait     it is silent, suspect or held and no verdict is there yet; it hangs and
 left     nothing is done about it: why, in words                                             the broker starts with it
 =======  ==================================================================================  =========================
 
-It keeps no broker down: what is not dealt with when the time is over is named, and the broker starts.
+The gate keeps no broker down. When the time is over, it lists the remaining directories, and the broker starts.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,9 +31,9 @@ from kjbod_host.health.state import Health
 TIMEOUT_MS: Final = 30_000
 """How long a broker waits for its directories by default: less than the 90 s that systemd gives a unit to start."""
 AGAIN_MS: Final = 250
-"""Between two questions to the guard."""
+"""Time between two questions to the guard."""
 SILENT_MS: Final = 500
-"""Age of a probe that is not answered, from which on a directory is waited for."""
+"""Age of an unanswered probe from which the broker waits for the directory."""
 NO_MASK: Final = "a mask would not reach the broker: it and the guard have mounts of their own"
 
 
@@ -71,15 +71,15 @@ def look(
     would: Would,
     masks: bool,
 ) -> Look:
-    """The state of a directory.
+    """Return the state of a directory at the gate.
 
     Args:
         path: as configured.
         health: the verdict; None: it is not watched.
         silent_ms: age of a probe that is not answered; None: there is none.
         unwatched: why it is not watched, in words.
-        standing: on the ladder; None: the guard observes, or has not begun.
-        would: what the ladder says for a broker that is about to start.
+        standing: state on the escalation; None: the guard observes, or has not begun.
+        would: step of the escalation for a broker that is about to start.
         masks: whether the broker would see a mask that is put over it now.
     """
     if health is None and (standing is None or standing.means is None):
@@ -103,7 +103,7 @@ def look(
 
 
 def _failed(path: str, standing: Standing | None, would: Would, *, masks: bool) -> Look:
-    """Of one that has failed, and was neither cut nor masked."""
+    """Return the state of a directory that has failed, and was neither cut nor masked."""
     if standing is None or would.step is Step.WAIT:
         return Look(path, State.WAIT, would.reason or "the guard starts")
     if would.step not in (Step.CUT, Step.MASK):
@@ -120,7 +120,7 @@ def _failed(path: str, standing: Standing | None, would: Would, *, masks: bool) 
 
 
 class Judgement(Struct, frozen=True):
-    """The guard's answer, for who asked.
+    """Answer of the guard, for the command that asked.
 
     Attributes:
         waits: whether to ask again.
@@ -132,7 +132,7 @@ class Judgement(Struct, frozen=True):
 
 
 def judge(answer: Mapping[str, Any], masks: Collection[str]) -> Judgement:
-    """The meaning of an answer, for who asked.
+    """Return the meaning of an answer, for the command that asked.
 
     Args:
         answer: of the guard.

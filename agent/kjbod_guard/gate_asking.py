@@ -1,6 +1,6 @@
-"""The shell of :mod:`.gate`: asks the running guard, again and again, and says what is to be said.
+"""The shell of :mod:`.gate`: asks the running guard again and again, and returns lines for the user.
 
-It opens no log directory and looks none up, so that no disk holds it up.
+This module opens no log directory and looks none up, so that it never waits for a disk.
 """
 
 import time
@@ -19,7 +19,7 @@ OPERATION: Final = "guard-gate"
 
 
 def mount_namespace() -> str:
-    """The mount namespace of this process; empty where nobody can say."""
+    """Return the mount namespace of this process; empty if it is not known."""
     try:
         return str(Path("/proc/self/ns/mnt").readlink())
     except OSError:
@@ -27,7 +27,7 @@ def mount_namespace() -> str:
 
 
 def masks() -> frozenset[str]:
-    """Mount points of the masks that this process sees. Never blocks."""
+    """Return the mount points of the masks that this process sees. Never blocks."""
     try:
         return frozenset(mount.mount_point for mount in read_mounts() if mount.source == MASK_SOURCE)
     except OSError:
@@ -41,10 +41,10 @@ def ask(
     clock: Clock,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Wait until the broker may start: what there is to say of its directories, a line each.
+    """Wait until the broker may start; return lines about its directories.
 
     Args:
-        client: makes the way to the guard, with how long that may be silent in milliseconds.
+        client: makes a connection to the guard; its argument is the answer timeout in milliseconds.
         timeout_ms: how long to wait at most; None: the default. A guard that does not answer is not asked again.
         clock: the time.
         sleep: waits for so many seconds.

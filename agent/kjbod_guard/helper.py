@@ -1,9 +1,9 @@
-"""The privileged helper: the only process of a guard that has rights over the kernel.
+"""Privileged helper: the only process of a guard with capabilities to act on disks, processes and connections.
 
-Exec'd with ``python -I -S``, of Python's own library alone, before the daemon gives its rights up. It is told once what
-it may touch: log directories, ports, the process that holds ``.lock``. It looks at each of them by itself, keeps open
-descriptors of the directories, and refuses everything else from then on, whatever the daemon asks for. Its pages are
-locked and it has no network, so that it works while disks hang.
+The daemon execs the helper with ``python -I -S`` before it gives its own rights up. The helper uses only Python's
+standard library. At the start the daemon tells the helper its targets: log directories, ports, the process that holds
+``.lock``. The helper checks each target itself, keeps descriptors of the directories open, and refuses all other
+targets. Its pages are locked and it has no network, so that it works while disks hang.
 
 Protocol: a JSON object in a line, over a stream socket. The first line has the facts (:func:`Helper.__init__`),
 answered with what was frozen. Then:
@@ -16,9 +16,9 @@ answered with what was frozen. Then:
     ``{"n": 7, "outcome": "done", "reason": ""}``           or pending, failed, refused; threads has ``threads`` as
                                                             well, let_go and freeze ``directories``
 
-Each request has a child and a deadline. A child that is stuck in the kernel is left behind, and holds nothing but what
-it works on. The helper ends with the daemon's socket. Reset rules have a keeper, a child that outlives the helper: it
-takes them away when the broker's process has ended.
+Each request has a child process and a deadline. A child that is stuck in the kernel is left behind, and holds only the
+descriptors that it needs. The helper ends when the daemon's socket closes. Reset rules have a keeper: a child that
+outlives the helper, and removes the rules when the broker's process has ended.
 """
 
 # os.path, and not pathlib, which costs memory.
@@ -54,18 +54,18 @@ if TYPE_CHECKING:
 CONTROL_FD = 3
 DIRECTORIES_MAX = 256
 CUTS_MAX = 3
-"""Cuts of one file system: each may leave a process behind."""
+"""Maximum number of cuts of one file system: each may leave a process behind."""
 CUTS_EVER_MAX = 12
-"""Cuts of all file systems that are mounted at one path, one after the other."""
+"""Maximum number of cuts at one path, over all file systems that are mounted there one after the other."""
 
 
 class Helper:
-    """Directories, ports and broker as they were frozen, and what is done to them.
+    """Directories, ports and broker that were frozen, and the actions on them.
 
     Args:
         facts: ``node``, the broker's id; ``directories``, paths, and ``later``, those that may be frozen later;
-            ``ports`` of its listeners, ``never_ports`` of the controllers'; ``own``, paths without which kjbod does not
-            go on; ``broker``, pid and start time of the holder of ``.lock``, or null.
+            ``ports`` of its listeners, ``never_ports`` of the controllers'; ``own``, paths that kjbod needs to run;
+            ``broker``, pid and start time of the holder of ``.lock``, or null.
     """
 
     def __init__(self, facts: dict[str, Any]) -> None:
@@ -97,13 +97,13 @@ class Helper:
         self.missing += self.resets.tidy(self.broker)
 
     def hello(self) -> dict[str, Any]:
-        """Tell the daemon what was frozen, and what is missing."""
+        """Return the answer to the facts: the frozen directories and broker, and missing rights."""
         broker = None if self.broker is None else [self.broker.pid, self.broker.started]
         return {"directories": self._rows(), "broker": broker, "missing": self.missing, "apart": self._is_apart()}
 
     def _is_apart(self) -> bool | None:
-        """Whether the broker is in another network namespace: what answers at its ports here is somebody else. None:
-        nobody knows."""
+        """Whether the broker is in another network namespace: then another process answers at its ports here. None: not
+        known."""
         if self.broker is None or "net" not in self.broker.namespaces:
             return None
         return kernel.is_elsewhere(self.broker, "net")
@@ -127,7 +127,7 @@ class Helper:
             directory.no_mask = f"no mask can be prepared: {told(error, 'mask')}"
 
     def work(self, verb: str, request: dict[str, Any]) -> Task:
-        """Task for a request. Raises Refused."""
+        """Return the task for a request. Raises Refused."""
         if verb in ("cut", "mask", "unmask", "let_go", "freeze"):
             return self._on_directory(verb, request["directory"], request.get("until_ms"))
         if verb == "unreset":
@@ -183,8 +183,8 @@ class Helper:
         return Task(lambda: kernel.cut(directory, broker, until_ms), None, needed)
 
     def _let_go(self, directory: Directory) -> Task:
-        """Close a directory. The last one that closes a file system which was unmounted waits for its disk: that is the
-        child, which closes it after the helper."""
+        """Close a directory. The last close on an unmounted file system waits for its disk. So the child keeps the
+        descriptor longer than the helper, and does the last close."""
         if directory.fd < 0:
             return Task(lambda: None, self._tell_rows)
         gate = list(os.pipe2(os.O_CLOEXEC))
@@ -205,7 +205,7 @@ class Helper:
         return Task(lambda: os.read(gate[0], 1), after, [directory.fd, gate[0]], begun)
 
     def _freeze(self, directory: Directory) -> Task:
-        """Take hold of what is at a path by now."""
+        """Freeze the directory that is at a path now."""
         if directory.fd >= 0:
             raise Refused(f"{directory.path} is held: let it go first")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -229,7 +229,7 @@ class Helper:
         answer["directories"] = self._rows()
 
     def _masked(self, directory: Directory, answer: dict[str, Any]) -> None:
-        if answer["outcome"] != "refused":  # it is mounted, or may be: another one for the next time
+        if answer["outcome"] != "refused":  # the mask is mounted, or may be: prepare another one for the next time
             os.close(directory.mask_fd)
             directory.mask_fd = -1
             self._prepare_mask(directory)
@@ -237,7 +237,7 @@ class Helper:
     # ---- the broker's process
 
     def _held(self, broker: Broker, answer: dict[str, Any]) -> None:
-        """Take a process for the broker's, where a child has seen that it is."""
+        """Accept a process as the broker's, after a child has checked it."""
         before: Broker | None = self.broker
         if answer["outcome"] == "done" and before is not None and not before.ended:
             if (before.pid, before.started) != (broker.pid, broker.started):
@@ -253,7 +253,7 @@ class Helper:
             broker.close()
 
     def broker_ended(self) -> None:
-        """Let a process go that has ended. Its keeper removes its reset rules."""
+        """Close the broker's process, which has ended. The keeper removes its reset rules."""
         if self.broker is not None:
             self.broker.close()
             self.broker = None
@@ -265,13 +265,13 @@ class Helper:
 
 
 def main() -> None:
-    """Be the helper of the daemon at the other end of the socket."""
+    """Run the helper of the daemon at the other end of the socket."""
     os.chdir("/")
     with contextlib.suppress(PermissionError):
         os.setsid()
     os.closerange(CONTROL_FD + 1, 1 << 16)
     for number_ in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number_, signal.SIG_IGN)  # it ends with the daemon
+        signal.signal(number_, signal.SIG_IGN)  # the helper ends with the daemon
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
     control = socket.socket(fileno=CONTROL_FD)
     os.set_inheritable(CONTROL_FD, False)

@@ -1,4 +1,4 @@
-"""The process of a broker as the helper knows it: its hold on ``.lock``, its namespaces, its stuck threads."""
+"""Process of a broker, for the helper: its hold on ``.lock``, its namespaces, its stuck threads."""
 
 # ruff: noqa: PTH115, PTH116, PTH208
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kjbod_guard.helper_directory import Directory
 
 BY_INODE = frozenset({"btrfs", "overlay"})
-"""File systems whose device numbers in the table of locks are others than those of their files."""
+"""File systems whose device numbers in ``/proc/locks`` differ from the device numbers of their files."""
 _CALLS_X86 = (
     "0 read,1 write,2 @open,4 @stat,5 fstat,6 @lstat,8 lseek,17 pread,18 pwrite,19 readv,20 writev,21 @access,"
     "26 @msync,40 sendfile,74 fsync,75 fdatasync,76 @truncate,77 ftruncate,82 @rename,83 @mkdir,84 @rmdir,87 @unlink,"
@@ -37,7 +37,7 @@ CALLS = {
         one.split(" ") for one in (_CALLS_ARM if platform.machine() == "aarch64" else _CALLS_X86).split(",")
     )
 }
-"""Names of system calls by number; those with ``@`` take no descriptor of the file that they are about."""
+"""Names of system calls by number. A call with ``@`` takes no descriptor of its file as first argument."""
 
 
 def is_below(path: str, top: str) -> bool:
@@ -51,7 +51,7 @@ class Broker:
     def __init__(self, pid: int, started: int) -> None:
         self.pid, self.started = pid, started
         self.pidfd = os.pidfd_open(pid)
-        if started_at(pid) != started:  # asked after the pidfd was opened, so that it is about the same process
+        if started_at(pid) != started:  # after pidfd_open, so that both are about the same process
             os.close(self.pidfd)
             raise Refused(f"process {pid} is another one than that of start time {started}")
         self.namespaces: dict[str, int] = {}
@@ -60,26 +60,26 @@ class Broker:
                 self.namespaces[name] = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Let its namespaces go, and so what is mounted in them."""
+        """Close the descriptors of the process and its namespaces, which keep the mounts there alive."""
         for fd in (self.pidfd, *self.namespaces.values()):
             os.close(fd)
         self.pidfd, self.namespaces = -1, {}
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether the broker's process has ended."""
         return bool(select.select([self.pidfd], [], [], 0)[0])
 
 
 def started_at(pid: int) -> int | None:
-    """Start time of a process in clock ticks; None: there is none."""
+    """Return the start time of a process in clock ticks; None: there is no such process."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
     return None
 
 
 def is_running(pid: int, started: int) -> bool:
-    """Whether a process has not ended: what nobody has waited for has."""
+    """Whether a process has not ended. A zombie has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
         return fields[0] not in (b"Z", b"X") and int(fields[19]) == started
@@ -87,7 +87,7 @@ def is_running(pid: int, started: int) -> bool:
 
 
 def lock_holders() -> dict[tuple[str, int], int]:
-    """Pids that hold a write lock, by device and inode of the file."""
+    """Return the pids that hold a write lock, by device and inode of the file."""
     found = {}
     with open("/proc/locks", encoding="ascii") as file:
         for line in file:
@@ -101,8 +101,8 @@ def lock_holders() -> dict[tuple[str, int], int]:
 def require_holder(broker: Broker, directories: Iterable[Directory]) -> None:
     """Refuse a process that does not hold ``.lock`` of a directory that was frozen.
 
-    Kafka from 3.9 on removes the file at a clean stop and makes another one at its start. Where it is not the file that
-    was frozen, the directory is asked, which may hang: of a disk on which the process holds a lock.
+    Kafka from 3.9 on removes the file at a clean stop and makes a new one at its start. If the file is not the frozen
+    one, this function looks into the directory, which may hang. It looks only on disks where the process holds a lock.
     """
     held = [key for key, pid in lock_holders().items() if pid == broker.pid]
     frozen = [one for one in directories if one.reason is None and not one.masked]
@@ -117,7 +117,7 @@ def require_holder(broker: Broker, directories: Iterable[Directory]) -> None:
 
 
 def _holds(broker: Broker, directory: Directory, lock_inode: int, held: Iterable[tuple[str, int]]) -> bool:
-    """Whether a lock that the process holds is on this file of the directory."""
+    """Whether one of the locks in ``held`` is on the ``.lock`` with this inode in the directory."""
     return any(
         inode == lock_inode
         and (device == directory.device or (directory.fstype in BY_INODE and has_lock_open(broker, directory)))
@@ -126,18 +126,19 @@ def _holds(broker: Broker, directory: Directory, lock_inode: int, held: Iterable
 
 
 def has_lock_open(broker: Broker, directory: Directory) -> bool:
-    """Whether the process has ``.lock`` of a directory open. An inode's number alone is that of a file in each
-    subvolume of btrfs."""
+    """Whether the process has ``.lock`` of a directory open. On btrfs each subvolume has a file with the same inode
+    number, so the number alone proves nothing."""
     lock = os.stat(".lock", dir_fd=directory.fd)
     for one in os.listdir(f"/proc/{broker.pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the file was closed between the two calls
             if os.path.samestat(os.stat(f"/proc/{broker.pid}/fd/{one}"), lock):
                 return True
     return False
 
 
 def threads(broker: Broker, reals: dict[str, str]) -> list[dict[str, Any]]:
-    """Threads that wait uninterruptibly. Reads nothing that takes a lock which such a thread may hold."""
+    """Return the threads that wait uninterruptibly. Reads no file whose read needs a lock that such a thread may
+    hold."""
     found = []
     task = f"/proc/{broker.pid}/task"
     for tid in os.listdir(task):
@@ -159,20 +160,20 @@ def threads(broker: Broker, reals: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def waits_for(line: str, descriptors: str, reals: dict[str, str]) -> dict[str, str | None]:
-    """Call, file and log directory from the line in ``syscall``: number and six arguments."""
+    """Return call, file and log directory from the line in ``/proc/PID/task/TID/syscall``: number and six arguments."""
     words = line.split()
     told: dict[str, str | None] = {"call": None, "file": None, "directory": None}
     if not words or not words[0].lstrip("-").isdecimal():
         return told  # "running"
     number = int(words[0])
     if number < 0:
-        return told | {"call": "page fault"}  # it waits outside of a call
+        return told | {"call": "page fault"}  # the thread waits outside of a system call
     name = CALLS.get(number)
     if name is None:
         return told | {"call": f"call {number}"}
     told["call"] = name.lstrip("@")
     if name.startswith("@"):
-        return told  # its path is in the memory of the broker, whose lock may be held
+        return told  # the path is in the broker's memory; reading it needs a lock that may be held
     argument = words[2] if name == "sendfile" else words[1]
     with contextlib.suppress(OSError):
         file = os.readlink(f"{descriptors}/{int(argument, 16)}")

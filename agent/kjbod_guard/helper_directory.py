@@ -1,4 +1,4 @@
-"""A log directory that the privileged helper holds. Standard library only, like all of the helper."""
+"""Log directory that the privileged helper holds. Uses only the standard library, like all of the helper."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ MASK_SOURCE = "kjbod-mask"
 
 
 class Directory:
-    """A log directory as it was when the helper took hold of it.
+    """A log directory as it was when the helper opened it.
 
     Attributes:
         path: as configured.
-        real: where that led when the helper was started.
-        reason: why nothing is done to it; None: it is held.
-        no_cut, no_mask: why that is not done to it; names beside it are looked at apart from that.
-        identity: of the mounted file system: one that is mounted again is another one.
-        cuts, cuts_ever: of that file system, and of all that were held here.
+        real: target of the path when the helper was started.
+        reason: why the helper does nothing to the directory; None: the helper holds it.
+        no_cut, no_mask: why the directory is never cut or masked. Names beside it are checked separately.
+        identity: of the mounted file system. A file system that is mounted again gets another identity.
+        cuts, cuts_ever: number of cuts of that file system, and of all file systems at this path.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,7 +36,7 @@ class Directory:
         self.masked = False
 
     def take(self, told: dict[str, Any], fd: int) -> None:
-        """Take hold of what :func:`.helper_freezing.look` has found."""
+        """Store the facts and the descriptor that :func:`.helper_freezing.look` has found."""
         self.fd, self.real, self.device, self.reason = fd, told["real"], told["device"], None
         self.inode, self.mount_id, self.lock_inode = told["inode"], told["mount"], told["lock"]
         self.fstype, self.point, self.beside = told["fstype"], told["point"], told["beside"]

@@ -1,7 +1,7 @@
-"""Freezing: how the helper takes hold of a log directory when it is started, and again of what is there later.
+"""Freezing: the helper opens a log directory and notes its facts, at its start and again later.
 
-It looks for itself, in a child, since whatever touches a log directory may hang for ever. What it may look at is fixed
-at its start: a path that is not among those, or that leads elsewhere than then, is never looked at again.
+The helper looks itself, in a child, because any access to a log directory may hang for ever. The list of paths is fixed
+at its start. The helper never looks at another path, or at a path that leads elsewhere by then.
 """
 
 # pathlib knows no dir_fd, and what runs here should be little.
@@ -42,7 +42,7 @@ FREEZE_MS = 3_000
 CUTTABLE = frozenset({"ext4", "xfs"})
 BESIDE = frozenset({"lost+found"})
 BESIDE_MAX = 64
-"""Names beside a log directory that are looked at: other log directories among them are allowed, up to so many."""
+"""Maximum number of names beside a log directory. Other log directories among them are allowed."""
 BESIDE_CHARACTERS = 512
 LATER = "it was not well when the guard was started"
 LET_GO = "the guard has let go of it"
@@ -52,7 +52,7 @@ _STATX_MNT_ID_UNIQUE, _STATX_MNT_ID_OFFSET, _AT_EMPTY_PATH = 0x4000, 144, 0x1000
 
 
 def look(path: str) -> tuple[dict[str, Any], int]:
-    """Facts of a log directory and of what lies beside it, and an open descriptor of it. It may hang."""
+    """Return the facts of a log directory and the names beside it, and an open descriptor of it. May hang."""
     real = os.path.realpath(path)
     fd = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     status = os.fstat(fd)
@@ -78,7 +78,7 @@ def look(path: str) -> tuple[dict[str, Any], int]:
 
 
 def file_system_id(fd: int) -> str:
-    """The UUID of a file system; empty where it tells none."""
+    """Return the UUID of a file system; empty if it has none."""
     with contextlib.suppress(OSError):
         answer = fcntl.ioctl(fd, _FS_IOC_GETFSUUID, bytes(17))
         return answer[1 : 1 + answer[0]].hex()
@@ -86,7 +86,7 @@ def file_system_id(fd: int) -> str:
 
 
 def unique_mount_id(fd: int) -> int:
-    """The id that no other mount ever gets; 0 before Linux 6.8."""
+    """Return the unique id of a mount, which is never used again; 0 before Linux 6.8."""
     buffer = ctypes.create_string_buffer(256)
     statx = getattr(libc, "statx", None)
     if statx is None or statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID_UNIQUE, buffer):
@@ -100,7 +100,7 @@ def unique_mount_id(fd: int) -> int:
 
 
 def freeze(path: str, *, later: bool = False) -> Directory:
-    """Look at a log directory in a child, which may be left behind; ``later``: only where its path leads."""
+    """Look at a log directory in a child, which may be left behind; ``later``: only resolve its path."""
     directory = Directory(path)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -144,14 +144,14 @@ def _received(channel: socket.socket, until: float) -> tuple[dict[str, Any], lis
 
 
 def restrict(directories: list[Directory], own: list[str]) -> None:
-    """Find what must never be cut or masked."""
+    """Note which directories must never be cut or masked, and why."""
     needed = needed_by_device(own)
     for directory in directories:
         directory.no_cut, directory.no_mask = limits(directory, needed, own)
 
 
 def needed_by_device(own: list[str]) -> dict[str, str]:
-    """Paths without which host and kjbod do not go on, by the device of their file systems."""
+    """Return the paths that the host and kjbod need, by the device of their file systems."""
     found: dict[str, str] = {}
     for one in (*SYSTEM_DIRECTORIES, *_needed(own)):
         with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ def _needed(own: list[str]) -> list[str]:
 
 
 def limits(directory: Directory, needed: dict[str, str], own: list[str]) -> tuple[str | None, str | None]:
-    """Reasons why a directory is never cut, and never masked, whatever lies beside it."""
+    """Return the reasons why a directory is never cut, and never masked, regardless of the names beside it."""
     no_cut = None
     if directory.masked:
         no_cut = "it was masked when the helper was started"
@@ -179,7 +179,8 @@ def limits(directory: Directory, needed: dict[str, str], own: list[str]) -> tupl
 
 
 def why_not_cut(directory: Directory, directories: Iterable[Directory]) -> str | None:
-    """Reason why a directory is not cut now. A name beside it may lead to another one that is held."""
+    """Return why a directory is not cut now; None: it may be. A name beside it is allowed if it leads to another held
+    directory."""
     if directory.no_cut is not None:
         return directory.no_cut
     reals = [one.real for one in directories if one.reason is None and one.device == directory.device]
@@ -191,7 +192,7 @@ def why_not_cut(directory: Directory, directories: Iterable[Directory]) -> str |
 
 
 def freeze_again(directory: Directory, own: list[str], broker: Broker | None, channel: socket.socket) -> None:
-    """Look at what is at the path by now, and send it. Runs in a child; refuses what is not to be touched."""
+    """Look at the directory that is at the path now, and send its facts. Runs in a child; refuses forbidden targets."""
     told, fd = look(directory.path)
     if not told["real"] == directory.real == os.readlink(f"/proc/self/fd/{fd}"):
         where = f"and led to {directory.real} when the helper was started"
@@ -215,10 +216,10 @@ def require_no_other_holder(directory: Directory, broker: Broker) -> None:
 
 
 def taken(directory: Directory, channel: socket.socket) -> None:
-    """Take hold of what the child has sent.
+    """Store the descriptor and the facts that the child has sent.
 
     Raises:
-        OSError: it has sent nothing.
+        OSError: the child has sent nothing.
     """
     channel.setblocking(False)
     data, fds, _, _ = socket.recv_fds(channel, 256 << 10, 1)

@@ -1,6 +1,6 @@
-"""Log directories and mounts, as the helper looks at them and acts on them.
+"""Actions of the helper on log directories and mounts, and its looks at them.
 
-Whatever touches a log directory may hang for ever, so it runs in a child of the helper.
+An access to a log directory may hang for ever, so it runs in a child of the helper.
 """
 
 # pathlib knows no dir_fd, and what runs here should be little.
@@ -31,7 +31,7 @@ LOOK_AGAIN_MS = 5
 SYSTEM_DIRECTORIES = frozenset(
     {"/", "/boot", "/etc", "/home", "/opt", "/root", "/run", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/log"}
 )
-"""Directories without which a host does not go on: what they lie on is never cut, and they are never masked."""
+"""Directories that a host needs: they are never masked, and their file systems are never cut."""
 
 FS_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, u32), EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN alike
 SHUTDOWN_NOLOGFLUSH = 2
@@ -85,13 +85,14 @@ def unescape(text: str) -> str:
 
 
 def mounts(pid: int | str = "self") -> list[Mount]:
-    """The mount table of a process. It never waits for a disk."""
+    """Return the mount table of a process. Never waits for a disk."""
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return [Mount(line.rstrip("\n")) for line in file]
 
 
 def resolve(table: list[Mount], path: str) -> Mount | None:
-    """The mount to which a path without links leads, as the kernel walks it: from the root into what is met first."""
+    """Return the mount to which a path without links leads. Walks from the root into the first mount on the way, like
+    the kernel."""
     ids = {mount.id for mount in table}
     tops = (one for one in table if one.point == "/" and (one.parent not in ids or one.parent == one.id))
     here = next(tops, None)
@@ -106,28 +107,28 @@ def resolve(table: list[Mount], path: str) -> Mount | None:
 
 
 def mount_id(fd: int) -> int:
-    """Of an open file."""
+    """Return the mount id of an open file."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))
 
 
 def device_of(status: os.stat_result) -> str:
-    """``major:minor`` as mountinfo has it."""
+    """Return the device of a file as ``major:minor``, as in mountinfo."""
     return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
 
 
 def swaps() -> list[str]:
-    """Devices and files that are swapped to."""
+    """Return the devices and files that the host swaps to."""
     with contextlib.suppress(OSError), open("/proc/swaps", encoding="utf-8", errors="surrogateescape") as file:
         return [unescape(line.split()[0]) for line in file.readlines()[1:]]
     return []
 
 
-# --------------------------------------------------------------------------------------- what is done, each in a child
+# --------------------------------------------------------------------------------------------- actions, each in a child
 
 
 def keep_only(*kept: int) -> None:
-    """Close every other descriptor: a child that is stuck holds no disk and no socket but its own."""
+    """Close every other descriptor, so that a stuck child holds no other disk or socket."""
     last = 2
     for fd in sorted({one for one in kept if one > last}):
         os.closerange(last + 1, fd)
@@ -136,7 +137,7 @@ def keep_only(*kept: int) -> None:
 
 
 def enter(broker: Broker | None, name: str, flag: int) -> bool:
-    """Go into the broker's namespace; whether it is another one."""
+    """Enter the broker's namespace; return whether it is another one."""
     require_known(broker, name)
     if broker is None or not is_elsewhere(broker, name):
         return False
@@ -145,7 +146,7 @@ def enter(broker: Broker | None, name: str, flag: int) -> bool:
 
 
 def require_known(broker: Broker | None, name: str) -> None:
-    """Refuse where nobody can tell in which namespace the broker is."""
+    """Refuse if the broker's namespace is not known."""
     if broker is not None and name not in broker.namespaces:
         needed = f"CAP_SYS_PTRACE and CAP_{'NET' if name == 'net' else 'SYS'}_ADMIN"
         raise Refused(f"the {name} namespace of the broker cannot be told, and in another's nothing is done: {needed}")
@@ -160,7 +161,7 @@ def is_elsewhere(broker: Broker | None, name: str) -> bool:
 
 
 def require_there(directory: Directory, table: list[Mount]) -> None:
-    """Refuse unless the path still leads to the file system that was frozen, perhaps below a mask of ours."""
+    """Refuse unless the path still leads to the frozen file system, perhaps below a kjbod mask."""
     here = resolve(table, directory.real)
     while here is not None and here.source == MASK_SOURCE and here.fstype == "tmpfs":
         parent = here.parent
@@ -171,12 +172,13 @@ def require_there(directory: Directory, table: list[Mount]) -> None:
 
 
 def cut(directory: Directory, broker: Broker | None, until_ms: int) -> None:
-    """Shut the file system down by the descriptor, until a time of CLOCK_MONOTONIC; no path is looked up."""
+    """Shut the file system down by the descriptor, not after ``until_ms`` of CLOCK_MONOTONIC. Looks up no path on
+    it."""
     table = mounts()
     require_there(directory, table)
     tables = [table]
     if broker is not None and not broker.ended:
-        with contextlib.suppress(OSError):  # it is ending
+        with contextlib.suppress(OSError):  # the process is ending
             tables.append(mounts(broker.pid))
     for other in (one for each in tables for one in each if one.device == directory.device):
         if other.point != directory.point or other.root != "/":
@@ -195,7 +197,7 @@ def cut(directory: Directory, broker: Broker | None, until_ms: int) -> None:
         keep_only(directory.fd, write_end)
         number = 0
         try:
-            if time.monotonic_ns() > until_ms * 1_000_000:  # the host stood still meanwhile
+            if time.monotonic_ns() > until_ms * 1_000_000:  # the host stood still since the request
                 raise OSError(errno.ETIME, os.strerror(errno.ETIME))
             fcntl.ioctl(directory.fd, FS_IOC_SHUTDOWN, struct.pack("=I", SHUTDOWN_NOLOGFLUSH))
         except OSError as error:
@@ -206,7 +208,7 @@ def cut(directory: Directory, broker: Broker | None, until_ms: int) -> None:
             os._exit(0)
     os.close(write_end)
     while not select.select([read_end], [], [], LOOK_AGAIN_MS / 1000)[0]:
-        # On a hung ext4 the call never returns; the mount table shows what it has done.
+        # On a hung ext4 the call never returns; the mount table shows whether it has worked.
         if any(one.id == directory.mount_id and "shutdown" in one.options for one in mounts()):
             return
     if number := (os.read(read_end, 1) or b"\x05")[0]:
@@ -214,8 +216,8 @@ def cut(directory: Directory, broker: Broker | None, until_ms: int) -> None:
 
 
 def make_mask() -> int:
-    """A detached read-only tmpfs whose ``meta.properties`` is a directory: Kafka cannot read it, and takes the log
-    directory for a bad one. Where it is missing a broker halts at its next start."""
+    """Make a detached read-only tmpfs whose ``meta.properties`` is a directory. Kafka cannot read that file, and treats
+    the log directory as failed. If the file were missing, the broker would halt at its next start."""
     context = _call("fsopen", _FSOPEN, b"tmpfs", 1)
     try:
         for key, value in (("source", MASK_SOURCE), ("size", "64k"), ("nr_inodes", "8"), ("mode", "0755")):
@@ -235,7 +237,7 @@ def make_mask() -> int:
 
 
 def masks_on_top(table: list[Mount], directory: Directory) -> int:
-    """Number of masks of ours on top of the path."""
+    """Return the number of kjbod masks on top of the path."""
     here, count = resolve(table, directory.real), 0
     while here is not None and here.source == MASK_SOURCE and here.point == directory.real:
         parent, count = here.parent, count + 1
@@ -244,7 +246,7 @@ def masks_on_top(table: list[Mount], directory: Directory) -> int:
 
 
 def mask(directory: Directory, broker: Broker | None) -> None:
-    """Put the prepared mount over the directory, in the broker's mount namespace."""
+    """Mount the prepared mask over the directory, in the broker's mount namespace."""
     require_known(broker, "mnt")
     elsewhere = broker is not None and is_elsewhere(broker, "mnt")
     table = mounts(broker.pid if elsewhere and broker is not None else "self")
@@ -263,7 +265,7 @@ def mask(directory: Directory, broker: Broker | None) -> None:
 
 
 def unmask(directory: Directory, broker: Broker | None) -> None:
-    """Take masks of ours away, and nothing else."""
+    """Unmount the kjbod masks over the directory, and nothing else."""
     require_known(broker, "mnt")
     elsewhere = broker is not None and is_elsewhere(broker, "mnt")
     table = mounts(broker.pid if elsewhere and broker is not None else "self")

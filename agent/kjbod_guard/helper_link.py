@@ -1,8 +1,8 @@
-"""The daemon's side of the helper: starts it, asks it, and never waits longer than it says.
+"""The daemon's side of the privileged helper: starts the helper, and sends requests with a deadline.
 
-The helper is started while the daemon still has its rights, once. One that has died is not started again, since the
-daemon could not any more: every action fails from then on with that reason, :attr:`HelperLink.problem` has it, and
-``told`` is called with it. What is to be done is to start the guard again.
+The daemon starts the helper once, while it still has its rights, so it cannot start a dead helper again. After the
+helper has died, every action fails with that reason. :attr:`HelperLink.problem` has the reason, and ``told`` is called
+with it. The remedy is a restart of the guard.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from kjbod_host import helpers
 START_TIMEOUT_MS: Final = 30_000
 """How long the helper may take to look at its directories: :data:`.helper_freezing.FREEZE_MS` each, if all hang."""
 GRACE_MS: Final = 500
-"""By how much the daemon waits longer for an answer than the helper does for its child."""
+"""Additional time that the daemon waits for an answer, after the helper's deadline for its child."""
 LINE_BYTES_MAX: Final = 4 << 20
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """Facts that a helper is told at its start: what it may touch.
+    """Facts that the daemon sends to a helper at its start: the targets of its actions.
 
     Attributes:
         node: id of the broker.
-        directories: its log directories, as configured; those that are left out are refused.
+        directories: the broker's log directories, as configured; the helper refuses all others.
         later: log directories that are not looked at now, and may be frozen later.
         ports: of its listeners.
         never_ports: of controllers, which must not be among them.
-        own: paths without which kjbod does not go on: code, state, reports.
+        own: paths that kjbod needs to run: code, state, reports.
         broker: pid and start time of the process that holds ``.lock``; None: no broker runs.
     """
 
@@ -49,13 +49,13 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class Frozen(Struct, frozen=True):
-    """State of a directory as a helper has frozen it.
+    """State of a directory in the helper.
 
     Attributes:
-        reason: why nothing is done to it; None: it is held.
-        no_cut: why it is not cut; None: it would be.
-        no_mask: likewise.
-        masked: it was when the helper was started.
+        reason: why the helper does nothing to the directory; None: the helper holds it.
+        no_cut: why the helper does not cut it; None: it would.
+        no_mask: why the helper does not mask it; None: it would.
+        masked: whether the directory was masked when the helper was started.
     """
 
     reason: str | None
@@ -65,7 +65,7 @@ class Frozen(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """A helper that has been started and was told nothing yet."""
+    """A helper that was started, and has not got its facts yet."""
 
     pid: int
     control: socket.socket
@@ -75,21 +75,21 @@ def start_helper() -> Started:
     """Exec the helper. Blocks for an exec from the system's disk, some milliseconds.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: the process cannot be started.
     """
     return Started(*helpers.start_connected(helper.__file__, at=[helper.CONTROL_FD]))
 
 
 class HelperLink:
-    """Actions by the helper (:class:`.actions.Helper`). No method raises. Made by :meth:`open`.
+    """Client of the privileged helper. Implements :class:`.actions.Helper`. No method raises. Made by :meth:`open`.
 
     Attributes:
         pid: of the helper.
-        directories: what it says of each.
-        missing: what it lacks, a line each, also where that keeps it from nothing.
-        lacks: capabilities without which it cannot act, a line each.
-        problem: why it does nothing any more; None: it works.
-        apart: whether the broker that it knows is in another network namespace; None: nobody knows.
+        directories: state of each directory in the helper, by path.
+        missing: rights and protections that the helper lacks, a line each, also those without effect on actions.
+        lacks: missing capabilities without which the helper cannot act, a line each.
+        problem: why the helper does nothing any more; None: it works.
+        apart: whether the broker is in another network namespace; None: not known.
     """
 
     def __init__(self, started: Started, *, clock: Clock, told: Callable[[str], None]) -> None:
@@ -102,18 +102,18 @@ class HelperLink:
         self._clock, self._told = clock, told
         self._calls = helpers.Calls()
         self._hello = 0
-        """Number of the answer to the facts, which have none."""
+        """Call number for the answer to the facts. That answer has no number."""
         self._threads: Mapping[int, stuck.Waiting] = stuck.NONE_WAITING
         self._closed = False
         self._wire = _Wire(self._heard, self._lost)
 
     @classmethod
     async def open(cls, started: Started, facts: Facts, *, clock: Clock, told: Callable[[str], None]) -> "HelperLink":
-        """Tell a hand its facts, and take its answer. One that does not take them has a :attr:`problem`.
+        """Send a helper its facts, and store its answer. If the helper refuses them, :attr:`problem` has the reason.
 
         Args:
             started: the helper.
-            facts: what it may touch.
+            facts: targets of the helper's actions.
             clock: for the times of answers.
             told: called once with the reason when the helper is of no more use.
         """
@@ -126,7 +126,7 @@ class HelperLink:
                 found = await hello
         except TimeoutError:
             found = {"error": f"it did not answer within {START_TIMEOUT_MS} ms"}
-        except OSError:  # it is lost, and that is told
+        except OSError:  # the connection is lost, which was reported
             return link
         if "error" in found:
             link._useless(f"the privileged helper (process {link.pid}) refuses its facts: {found['error']}")
@@ -168,22 +168,22 @@ class HelperLink:
         self._threads = stuck.follow(self._threads, samples, self._clock.monotonic_ms())
         return stuck.threads(self._threads)
 
-    # ---- and beside it
+    # ---- other requests
 
     async def hold(self, pid: int, started: int) -> Done:
-        """Another process is the broker now; the helper sees for itself that it holds ``.lock`` of a directory of its
-        own, and that the one before has ended."""
+        """Tell the helper that another process is the broker now. The helper itself checks that the process holds a
+        ``.lock``, and that the earlier process has ended."""
         self._threads = stuck.NONE_WAITING
         done, answer = await self._ask("hold", pid=pid, started=started)
         self.apart = answer.get("apart")
         return done
 
     async def let_go(self, directory: str) -> Done:
-        """The helper closes a directory, so that its file system can be unmounted."""
+        """Have the helper close a directory, so that its file system can be unmounted."""
         return await self._on("let_go", directory)
 
     async def freeze(self, directory: str) -> Done:
-        """The helper looks for itself at what is at a path by now, and takes hold of it."""
+        """Have the helper open the directory that is at a path now."""
         return await self._on("freeze", directory)
 
     async def _on(self, verb: str, directory: str) -> Done:
@@ -196,7 +196,7 @@ class HelperLink:
             self.directories = {path: Frozen(**row) for path, row in answer["directories"].items()}
 
     def close(self) -> None:
-        """Let the helper end. It waits for nothing; the keeper of its rules removes them when the broker has ended."""
+        """Let the helper end, without waiting. The keeper removes the reset rules when the broker has ended."""
         self._closed = True
         self._wire.close()
         self._lost()
@@ -219,7 +219,7 @@ class HelperLink:
             harmless = verb in helper_requests.HARMLESS
             outcome = Outcome.FAILED if harmless else Outcome.PENDING
             answer, reason = {}, f"the privileged helper (process {self.pid}) did not answer within {limit_ms} ms"
-        except OSError as error:  # it may have been done before the helper died
+        except OSError as error:  # the action may have worked before the helper died
             answer, outcome, reason = {}, Outcome.FAILED, str(error.strerror)
         finally:
             self._calls.take(number)
@@ -254,12 +254,12 @@ class _Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def send(self, request: dict[str, Any]) -> None:
-        """Send a line."""
+        """Send a request as a line."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(json.dumps(request).encode() + b"\n")
 
     def close(self) -> None:
-        """Close it at once."""
+        """Close the socket at once."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,8 +1,8 @@
-"""Reset rules and destroyed connections, by netlink: no program is started, and nothing is read from a disk.
+"""Reset rules, and the destruction of connections, by netlink. Starts no program, and reads no disk.
 
-Reset rules are a table of nftables, with a chain and a set of ports that are named for the broker's process. The kernel
-takes the ports out of the set by itself when nobody has put them in again for :data:`PORTS_MS`: then the rule meets
-nothing. Connections are destroyed by ``SOCK_DESTROY``. Sources: ``linux/netfilter/nf_tables.h``, ``linux/inet_diag.h``.
+Reset rules are a table of nftables. Its chain and its set of ports are named for the broker's process. The kernel
+removes the ports from the set :data:`PORTS_MS` after they were last added. Then the rule matches no packet. Connections
+are destroyed by ``SOCK_DESTROY``. Sources: ``linux/netfilter/nf_tables.h``, ``linux/inet_diag.h``.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ import struct
 
 
 class Refused(Exception):  # noqa: N818 - what happened
-    """The helper does not do that: its text says why."""
+    """The helper refuses a request. The text has the reason."""
 
 
 PORTS_MS = 60_000
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """A netlink attribute."""
+    """Return a netlink attribute."""
     return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def nested(kind: int, *attributes: bytes) -> bytes:
-    """An attribute of attributes."""
+    """Return a netlink attribute that contains attributes."""
     return attribute(kind | 0x8000, b"".join(attributes))
 
 
 def number(kind: int, value: int) -> bytes:
-    """An attribute with a number as nftables has them, big-endian."""
+    """Return a netlink attribute with a big-endian number, as nftables uses them."""
     return attribute(kind, struct.pack(">i", value))
 
 
 def message(kind: int, flags: int, content: bytes, sequence: int = 0) -> bytes:
-    """A netlink message."""
+    """Return a netlink message."""
     return struct.pack("=IHHII", 16 + len(content), kind, flags | 1, sequence, 0) + content
 
 
 def answers(netlink: socket.socket) -> list[tuple[int, int, bytes]]:
-    """The messages of one datagram: kind, flags, content."""
+    """Return the messages of one datagram: kind, flags, content."""
     data, found = netlink.recv(1 << 20), []
     while len(data) >= 16:
         size, kind, flags, _, _ = struct.unpack_from("=IHHII", data)
@@ -51,7 +51,7 @@ def answers(netlink: socket.socket) -> list[tuple[int, int, bytes]]:
 
 
 def acknowledged(netlink: socket.socket, count: int) -> None:
-    """Wait for ``count`` acknowledgements; the first error is raised."""
+    """Wait for ``count`` acknowledgements; raise the first error."""
     while count > 0:
         for kind, _, content in answers(netlink):
             if kind != 2:  # NLMSG_ERROR, which is an acknowledgement too
@@ -63,7 +63,7 @@ def acknowledged(netlink: socket.socket, count: int) -> None:
 
 
 def open_netlink(protocol: int, what: str) -> socket.socket:
-    """A netlink socket; refused where the kernel has none of that kind."""
+    """Open a netlink socket; raise :class:`Refused` if the kernel does not have that protocol."""
     try:
         return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     except OSError as error:
@@ -100,17 +100,18 @@ def _batch(*messages: bytes) -> None:
 
 
 def table_of(node: int, ports: list[int]) -> str:
-    """Name of a broker's table: two brokers of one host may have the same id, in two clusters, and never a port."""
+    """Return the name of a broker's table. It has a port, because two brokers of one host may have the same id in two
+    clusters."""
     return "_".join(map(str, ("kjbod_guard", node, *sorted(ports)[:1])))
 
 
 def no_table(table: str) -> list[bytes]:
-    """Messages that remove a table, whether there is one or not."""
+    """Return the messages that remove a table, also if it does not exist."""
     return [_nft(_TABLE, _MAKE | _ACK, _name(1, table)), _nft(_DELETE_TABLE, _ACK, _name(1, table))]
 
 
 def reset(table: str, chain: str, ports: list[int], timeout_ms: int = PORTS_MS) -> None:
-    """Answer every packet to these ports with a TCP reset; the chain says for which process."""
+    """Answer every packet to these ports with a TCP reset; ``chain`` names the broker's process."""
     hook = nested(4, number(1, 1), number(2, -150))  # input, before the host's own rules
     named = (_name(1, table), _name(2, chain))
     kind = (number(3, _SET_TIMEOUT), number(4, _TYPE_PORT), number(5, 2), number(10, 1))
@@ -138,7 +139,7 @@ def _elements(named: tuple[bytes, ...], ports: list[int], timeout_ms: int) -> by
 
 
 def go_on(table: str, chain: str, ports: list[int], timeout_ms: int = PORTS_MS) -> None:
-    """Put the ports into the set again, for as long again.
+    """Add the ports to the set again, for another ``timeout_ms``.
 
     Raises:
         OSError: ENOENT: the rules were removed, or are for another process.
@@ -148,12 +149,12 @@ def go_on(table: str, chain: str, ports: list[int], timeout_ms: int = PORTS_MS) 
 
 
 def unreset(table: str) -> None:
-    """Remove the rules."""
+    """Remove the reset rules."""
     _batch(*no_table(table))
 
 
 def reset_for(table: str) -> str | None:
-    """The chain of our table: for which process it was made; None: there is none."""
+    """Return the chain in the table, which names the broker's process; None: there is no table."""
     with open_netlink(NETLINK_NETFILTER, "nftables (CONFIG_NF_TABLES)") as netlink:
         netlink.send(_nft(_GET_CHAIN, _DUMP))
         while True:
@@ -177,7 +178,7 @@ _LIVING = 0xFFF & ~(1 << 6 | 1 << 7 | 1 << 10)
 
 
 def destroy(ports: list[int]) -> int:
-    """Destroy the connections that came in at these ports; how many."""
+    """Destroy the connections to these local ports; return their number."""
     found: list[bytes] = []
     with open_netlink(NETLINK_SOCK_DIAG, "sock_diag (CONFIG_INET_DIAG)") as netlink:
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -202,6 +203,6 @@ def destroy(ports: list[int]) -> int:
             except OSError as error:
                 if error.errno == errno.EOPNOTSUPP:
                     raise Refused("this kernel destroys no connections (CONFIG_INET_DIAG_DESTROY)") from None
-                if error.errno != errno.ENOENT:  # it has ended by itself
+                if error.errno != errno.ENOENT:  # the connection has ended by itself
                     raise
     return gone

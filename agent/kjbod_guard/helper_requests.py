@@ -1,6 +1,6 @@
-"""Requests of the daemon to the helper: taken from the socket, carried out by a child each, and answered in time.
+"""Requests of the daemon to the helper: read from the socket, carried out by a child each, and answered in time.
 
-What a request is, and what becomes of a child that is stuck, is said in :mod:`.helper`.
+:mod:`.helper` describes the requests, and the handling of stuck children.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from kjbod_guard.helper_broker import Broker
 
 REQUEST_BYTES_MAX = 4096
-"""Longest request; the facts may have as much for each of :data:`.helper.DIRECTORIES_MAX`."""
+"""Maximum size of a request. The facts may have that size for each of :data:`.helper.DIRECTORIES_MAX`."""
 UNSENT_BYTES_MAX = 4 << 20
-"""Answers that wait for a daemon that does not read; what comes then is dropped."""
+"""Maximum size of answers that wait for a daemon that does not read. Further answers are dropped."""
 CHILDREN_MAX = 64
-"""Children at a time, those that are left behind included."""
+"""Maximum number of children at a time, including children that were left behind."""
 DEADLINES_MS = {
     "threads": 1_000,
     "cut": 500,
@@ -44,22 +44,23 @@ DEADLINES_MS = {
     "let_go": 1_000,
     "freeze": 4_000,
 }
-"""Milliseconds from request to answer; the answer is "pending" then, "failed" for what changes nothing."""
+"""Maximum time from request to answer, in ms. A late request is answered "pending", or "failed" if it changes
+nothing."""
 HARMLESS = frozenset({"threads", "hold", "freeze"})
 
 
 def nothing(_answer: dict[str, Any]) -> None:
-    """Nothing is left to do."""
+    """Do nothing after an answer."""
 
 
 class Task:
-    """A request, as it is to be carried out.
+    """Work for a request.
 
     Attributes:
-        work: what the child does.
+        work: function that the child runs.
         after: called with the answer.
         needed: descriptors that the child keeps.
-        begun: called when the child is there.
+        begun: called when the child has started.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class Task:
 
 
 class Job:
-    """A request that is under way.
+    """A request in progress.
 
     Attributes:
-        number: of the request; None: the helper's own.
+        number: of the request; None: a request of the helper itself.
         after: called with the answer.
     """
 
@@ -87,13 +88,13 @@ class Job:
 
 
 class Requests:
-    """Requests over a socket, and those that are under way.
+    """Server of requests over a socket, and the requests in progress.
 
     Args:
         control: the socket.
-        work: task for a verb and its request; raises Refused.
-        broker: the broker's process, if there is one.
-        broker_ended: called when it has ended.
+        work: returns the task for a verb and its request; raises Refused.
+        broker: returns the broker's process, if there is one.
+        broker_ended: called when the broker's process has ended.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Requests:
                     received, too_long = b"", True
 
     def _send(self) -> None:
-        with contextlib.suppress(OSError):  # that the daemon has gone is seen where it is read
+        with contextlib.suppress(OSError):  # the next read shows that the daemon is gone
             while self.unsent:
                 del self.unsent[: self.control.send(self.unsent)]
 
@@ -195,14 +196,15 @@ class Requests:
                 self.control.detach()
                 broker = self.broker()
                 kept = () if broker is None else (broker.pidfd, *broker.namespaces.values())
-                kernel.keep_only(write_end, *task.needed, *kept)  # or nobody would learn that the helper has died
+                # without other descriptors, so that the daemon sees when the helper dies
+                kernel.keep_only(write_end, *task.needed, *kept)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 said = json.dumps(carried_out(task.work, verb)).encode()
-                kernel.keep_only(write_end)  # who is answered finds nothing held
+                kernel.keep_only(write_end)  # close the directory before the answer is sent
                 while said:
                     said = said[os.write(write_end, said) :]
             finally:
-                os._exit(0)  # nothing may escape: an escaped child would be a second helper
+                os._exit(0)  # a child that left this block would be a second helper
         os.close(write_end)
         os.set_blocking(read_end, False)
         self.jobs[read_end] = Job(number, verb, pid, task.after)

@@ -1,7 +1,6 @@
-"""Reset rules of the helper for the ports of a broker, and the keeper that takes them away when its process has ended.
+"""Reset rules of the helper for the ports of a broker, and the keeper that removes the rules after the broker's end.
 
-The keeper is a child that outlives the helper; where it is not there either, the kernel takes the ports out of the
-rules.
+The keeper is a child that outlives the helper. Without a keeper the kernel removes the ports from the rules.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
     from kjbod_guard.helper_broker import Broker
 
 KEEP_MS = 20_000
-"""How often the ports of reset rules are put in again. The kernel forgets them after
+"""Time until the ports are added to reset rules again. The kernel removes them after
 :data:`.helper_netlink.PORTS_MS`."""
 KEPT = "kept"
 
 
 class Resets:
-    """Reset rules.
+    """Reset rules for the ports of a broker.
 
     Args:
         node: id of the broker.
@@ -40,8 +39,8 @@ class Resets:
         self.keeper: int | None = None
 
     def tidy(self, broker: Broker | None) -> list[str]:
-        """Remove rules that an earlier helper left for a process that has ended; keep those for this one. Returns lines
-        about rules that could not be removed."""
+        """Remove rules that an earlier helper left for a process that has ended; keep the rules for this broker. Return
+        lines about rules that could not be removed."""
         missing = []
         chain = None if broker is None else chain_of(broker)
         for where in (None, broker) if kernel.is_elsewhere(broker, "net") else (None,):
@@ -61,12 +60,12 @@ class Resets:
         return missing
 
     def reset(self, broker: Broker) -> None:
-        """Answer packets to the ports with a reset, for this process."""
+        """Answer packets to the ports with a TCP reset, in the name of this process."""
         kernel.enter(broker, "net", kernel.CLONE_NEWNET)
         netlink.reset(self.table, chain_of(broker), self.ports)
 
     def unreset(self, broker: Broker | None) -> None:
-        """Remove the rules; where no broker runs, only those of a process that has ended."""
+        """Remove the rules; if no broker runs, only the rules of a process that has ended."""
         found = None if broker is not None else netlink.reset_for(self.table)
         if found is not None and is_anothers(found):
             return
@@ -79,12 +78,12 @@ class Resets:
         netlink.destroy(self.ports)
 
     def keep(self, broker: Broker | None) -> None:
-        """Have a child keep the rules, where there are some, until the broker's process has ended."""
+        """Start the keeper, a child that keeps the rules until the broker's process has ended."""
         if broker is None or (self.keeper is not None and is_there(self.keeper)):
             return
         try:
             pid = os.fork()
-        except OSError:  # no room for it: the kernel ends them
+        except OSError:  # fork failed: the kernel ends the rules
             return
         if pid == 0:
             try:
@@ -95,25 +94,25 @@ class Resets:
         self.keeper = pid
 
     def leave(self) -> None:
-        """Leave the keeper to itself: the process has ended, and it removes the rules."""
+        """Forget the keeper. It removes the rules itself, because the broker's process has ended."""
         self.keeper = None
 
 
 def chain_of(broker: Broker) -> str:
-    """Name of the chain with the rules for a process."""
+    """Return the name of the chain with the rules for a process."""
     return f"broker_{broker.pid}_{broker.started}"
 
 
 def is_anothers(chain: str) -> bool:
-    """Whether the process of a chain is there: one of the same node id and port in another cluster, or network."""
+    """Whether the process of a chain runs: a broker of another cluster or network with the same node id and port."""
     _, _, rest = chain.partition("_")
     pid, _, started = rest.partition("_")
     return pid.isdecimal() and started.isdecimal() and is_running(int(pid), int(started))
 
 
 def tidied(table: str, chain: str | None, broker: Broker | None) -> str:
-    """Remove rules that were made for a process that has ended: :data:`KEPT` where there are some for this one, or what
-    went wrong."""
+    """Remove rules for a process that has ended. Return :data:`KEPT` if the rules are for this broker, an error text,
+    or an empty text."""
     try:
         kernel.enter(broker, "net", kernel.CLONE_NEWNET)
         found = netlink.reset_for(table)
@@ -127,14 +126,14 @@ def tidied(table: str, chain: str | None, broker: Broker | None) -> str:
 
 
 def keep_rules(table: str, chain: str, ports: list[int], broker: Broker) -> None:
-    """Keep reset rules for as long as the broker's process is there, and then remove them; nobody else's."""
+    """Keep the reset rules until the broker's process has ended, and then remove only these rules."""
     with contextlib.suppress(OSError, Refused):
         kernel.enter(broker, "net", kernel.CLONE_NEWNET)
         while not select.select([broker.pidfd], [], [], KEEP_MS / 1000)[0]:
             try:
                 netlink.go_on(table, chain, ports)
             except OSError as error:
-                if error.errno == errno.ENOENT:  # somebody has removed them
+                if error.errno == errno.ENOENT:  # the rules were removed
                     return
         if netlink.reset_for(table) == chain:
             netlink.unreset(table)

@@ -1,4 +1,4 @@
-"""Rights of the helper: which verb takes which, what becomes of one that lacks it, and what is given up.
+"""Capabilities of the helper: those that each verb needs, errors without them, and the capabilities that are dropped.
 
 =================  ================================================================================================
 CAP_SYS_ADMIN      cut, mask, unmask; the broker's namespaces
@@ -46,7 +46,7 @@ NEEDED = {
     19: "CAP_SYS_PTRACE is missing: nobody sees whether the broker is stuck",
     12: "CAP_NET_ADMIN is missing: clients of a killed broker wait for their time-outs",
 }
-"""Capabilities without which an action is not done, and which."""
+"""Lines about needed capabilities that are missing, by number."""
 OOM_SCORE_ADJUST = -900
 _OOM_FILE = "/proc/self/oom_score_adj"
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
@@ -54,7 +54,7 @@ _MCL_CURRENT, _MCL_FUTURE = 1, 2
 
 
 def told(error: OSError | Refused, verb: str) -> str:
-    """In words why something failed."""
+    """Return in words why a verb failed."""
     if isinstance(error, OSError):
         text = error.strerror or str(error)
         return f"{text}: it takes {RIGHTS[verb]}" if error.errno in (errno.EPERM, errno.EACCES) else text
@@ -62,7 +62,7 @@ def told(error: OSError | Refused, verb: str) -> str:
 
 
 def carried_out(work: Callable[[], Any], verb: str) -> dict[str, Any]:
-    """The answer to a request, whatever comes of it."""
+    """Carry out a request and return the answer; never raises."""
     try:
         found = work()
     except Refused as refusal:
@@ -70,15 +70,14 @@ def carried_out(work: Callable[[], Any], verb: str) -> dict[str, Any]:
     except OSError as error:
         denied = error.errno in (errno.EPERM, errno.EACCES)
         return {"outcome": "refused" if denied else "failed", "reason": told(error, verb)}
-    except Exception as error:  # noqa: BLE001 - a mistake of ours is an answer too
+    except Exception as error:  # noqa: BLE001 - a bug is an answer too
         return {"outcome": "failed", "reason": repr(error)}
     answer: dict[str, Any] = {"outcome": "done", "reason": ""}
     return answer | ({"threads": found} if verb == "threads" else {})
 
 
 def secure() -> list[str]:
-    """Lock the pages, keep off the list of the OOM killer, give up the network and what rights are not needed; what of
-    it did not go."""
+    """Lock the pages, and protect the process from the OOM killer; return lines about failures."""
     missing = []
     if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE):
         missing.append(f"pages are not locked: {os.strerror(ctypes.get_errno())} (CAP_IPC_LOCK)")
@@ -94,7 +93,8 @@ def secure() -> list[str]:
 
 
 def give_up_rights() -> list[str]:
-    """Keep the capabilities that the verbs need, for good; returns a line for each that is needed and missing."""
+    """Drop all capabilities that no verb needs, irreversibly; return a line for each needed capability that is
+    missing."""
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process

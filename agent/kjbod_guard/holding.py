@@ -1,4 +1,4 @@
-"""Log directories that the helper holds open, and those that it has let go of, so that they can be unmounted.
+"""Log directories that the helper holds open, and directories that it has released so that they can be unmounted.
 
 =======  ===========================================================================  =============================
 the helper when                                                                         then
@@ -8,7 +8,7 @@ holds    a disk that had failed is well, or another one is in its place         
 does not it is well, and the broker runs                                              it freezes what is there now
 =======  ===========================================================================  =============================
 
-What has let go of a directory does nothing to it. What may be frozen the helper decides for itself.
+The helper does nothing to a released directory. The helper itself decides which directory it may freeze.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from kjbod_guard.helper_link import Frozen
 
 EVERY_MS: Final = 1_000
 AGAIN_MS: Final = 5_000
-"""After a directory that the helper would not take."""
+"""Time to the next try after the helper has refused a directory."""
 
 
 class Link(Protocol):
@@ -38,14 +38,14 @@ class Link(Protocol):
 
 
 class Holding:
-    """Watch over what a helper holds.
+    """Controller of the directories that a helper holds.
 
     Args:
         link: to the helper.
-        standing: of a directory on the ladder.
-        well: paths of directories that are watched and well.
+        standing: returns the state of a directory on the escalation.
+        well: returns the paths of directories that are watched and healthy.
         bound: whether the broker runs.
-        told: called with a path, whether it is held from now on, and why not.
+        told: called with a path, whether the helper now holds it, and the reason of a refusal.
         clock: the time.
     """
 
@@ -72,13 +72,13 @@ class Holding:
         self._wake = asyncio.Event()
 
     def watched_anew(self, path: str) -> None:
-        """A directory that had failed is well, or another one is at its path."""
+        """Note that a failed directory is healthy again, or that another directory is at its path."""
         self._anew.add(path)
         self._not_before_ms.pop(path, None)
         self._wake.set()
 
     async def run(self) -> None:
-        """Look after all of them, again and again."""
+        """Hold or release the directories again and again, until cancelled."""
         while True:
             await self.look()
             with contextlib.suppress(TimeoutError):
@@ -87,14 +87,14 @@ class Holding:
             self._wake.clear()
 
     async def look(self) -> None:
-        """Do what is due."""
+        """Hold or release each directory, as the table says."""
         async with self._turn:
             for path in tuple(self._link.directories):
                 if self._link.problem is None:
                     await self._look_at(path)
 
     async def let_go(self, path: str) -> str | None:
-        """Have the helper let go of a directory that was released; why it does not, in words."""
+        """Have the helper close a released directory; return why it does not, in words."""
         if self._bound() and path in self._well():
             return "it is well, and the broker runs"
         async with self._turn:

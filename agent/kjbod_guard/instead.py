@@ -1,4 +1,4 @@
-"""Commands of an agent, and the tools of Kafka that do the same on the host of a broker that a guard watches. Pure."""
+"""Kafka's tools that replace the commands of an agent on a host with a guard. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -17,7 +17,7 @@ INSTEAD: Final[Mapping[str, str]] = {
         "use the records on this disk, stop the broker and rename the directory to TOPIC-PARTITION"
     ),
 }
-"""By the operation of the control socket."""
+"""Advice by the operation of the control socket."""
 
 
 def refusal(operation: str) -> str:

@@ -17,9 +17,9 @@ number  act                                 is refused
 6       a kill                              while no controller answers
 ======  ==================================  ==========================================================================
 
-Not asked here: a report or a mask that goes on with what has begun, and acts for a broker that is about to start, which
-leads nothing, but for 1 and 3 of a shutdown; the order of brokers (4) and the end of doubt (7), which stand in the
-record of suspected directories and in the states themselves.
+This module does not check a report or a mask that continues a begun action. For a broker that is about to start, which
+leads nothing, it checks only a shutdown (1 and 3). It does not check the order of brokers (4) and the end of doubt (7):
+the record of suspected directories and the states have them.
 """
 
 from collections.abc import Collection
@@ -44,8 +44,8 @@ def why_not(
         now: what is known.
         lost: ids of the directories that would be lost; None: all directories of the broker.
         min_isr: ``min.insync.replicas`` of the broker's file.
-        begins: whether it is the first act on this directory.
-        starting: whether it is for a broker that is about to start.
+        begins: whether this is the first act on this directory.
+        starting: whether the act is for a broker that is about to start.
     """
     found: str | None = None
     match effect:

@@ -1,8 +1,8 @@
-"""The journal of a guard: what it was about, so that the next one goes on. Pure.
+"""Journal of a guard: its actions and states, so that the next guard continues from them. Pure.
 
-It is one JSON file in ``kjbod.state.dir``, replaced as a whole and fsynced before each act. The next guard compares it
-with the metadata and the kernel: the journal never decides alone. It has the replica lists as they were before an
-eviction until they are restored, or until somebody else has changed them.
+The journal is one JSON file in ``kjbod.state.dir``, replaced as a whole and fsynced before each act. The next guard
+compares the journal with the metadata and the kernel: the journal never decides alone. The journal keeps the replica
+lists from before an eviction until they are restored, or until others have changed them.
 """
 
 import json
@@ -25,17 +25,17 @@ VERSION: Final = 1
 
 
 class JournalError(KjbodError):
-    """A journal that cannot be read: it was changed by somebody."""
+    """A journal that cannot be read: it was changed by hand, or is damaged."""
 
 
 class Evicted(Struct, frozen=True):
-    """A partition that the broker was taken out of, or is about to be.
+    """A partition from which the broker was evicted, or is about to be.
 
     Attributes:
         directory_id: where its replica lay, as text.
         topic: its name.
-        before: the replica list as it was.
-        at_ms: wall clock.
+        before: the original replica list.
+        at_ms: wall clock of the eviction.
     """
 
     directory_id: str
@@ -50,8 +50,8 @@ class Demoted(Struct, frozen=True):
     Attributes:
         directory_id: where its replica lies, as text.
         topic: its name.
-        before: the replica list as it was.
-        after: as it was left.
+        before: the original replica list.
+        after: the replica list after the demotion.
     """
 
     directory_id: str
@@ -64,9 +64,9 @@ class Journal(Struct, frozen=True, kw_only=True):
     """Memory of a guard.
 
     Attributes:
-        directories: where each directory stands, with its id and the wall clock when it was seen to go offline, or else
-            of the writing, by path.
-        broker: where the broker stands.
+        directories: state and id of each directory, with the wall clock when it went offline (else of the write), by
+            path.
+        broker: state of the broker.
         fenced: epoch and monotonic time of the last fence.
         evicted: by topic id and number.
         demoted: likewise.
@@ -79,7 +79,7 @@ class Journal(Struct, frozen=True, kw_only=True):
     demoted: Mapping[Key, Demoted] = field(default_factory=dict)
 
     def of(self, directory_id: str | None) -> dict[Key, tuple[int, ...]]:
-        """Replica lists of what was evicted from a directory."""
+        """Return the original replica lists of partitions that were evicted from a directory."""
         return {key: one.before for key, one in self.evicted.items() if one.directory_id == directory_id}
 
     @property
@@ -93,21 +93,21 @@ class Journal(Struct, frozen=True, kw_only=True):
         return ", ".join(found)
 
     def without(self, keys: Iterable[Key]) -> "Journal":
-        """The journal without these partitions."""
+        """Return the journal without the evictions of these partitions."""
         gone = set(keys)
         return replace(self, evicted={key: one for key, one in self.evicted.items() if key not in gone})
 
     def demoted_of(self, directory_id: str | None) -> dict[Key, tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Replica lists of what was demoted in a directory, as they were and as they were left."""
+        """Return the replica lists of partitions that were demoted in a directory, before and after the demotion."""
         return {key: (one.before, one.after) for key, one in self.demoted.items() if one.directory_id == directory_id}
 
     def not_demoted(self, keys: Iterable[Key]) -> "Journal":
-        """The journal without these partitions among what was demoted."""
+        """Return the journal without the demotions of these partitions."""
         gone = set(keys)
         return replace(self, demoted={key: one for key, one in self.demoted.items() if key not in gone})
 
     def replaced(self, before: str, now: str) -> "Journal":
-        """The journal with what was evicted from one directory as if it had been from the one in its place."""
+        """Return the journal with the evictions and demotions of one directory id moved to another id."""
         moved = {
             key: replace(one, directory_id=now) if one.directory_id == before else one
             for key, one in self.evicted.items()
@@ -123,12 +123,12 @@ _TO_DO: Final[Mapping[str, type[Effect]]] = {"reset": Reset, "destroy": Destroy}
 
 
 def encode(journal: Journal, node: int, *, ahead_ms: int, boot_id: str = "") -> bytes:
-    """The content of the file.
+    """Return the content of the file.
 
     Args:
         journal: what is written.
         node: id of the broker.
-        ahead_ms: how far the wall clock is ahead of monotonic time, now.
+        ahead_ms: wall clock minus monotonic time, now.
         boot_id: of this boot of the host; empty where nobody knows.
     """
     told = {
@@ -192,7 +192,7 @@ def _broker(now: broker_steps.Standing) -> dict[str, Any]:
 
 
 def decode(content: bytes, node: int, *, now_ms: int, wall_ms: int, boot_id: str = "") -> Journal:
-    """The journal of a guard before this one; nothing is under way in it.
+    """Return the journal of the previous guard, with no effect in progress.
 
     Args:
         content: of the file.
@@ -202,13 +202,13 @@ def decode(content: bytes, node: int, *, now_ms: int, wall_ms: int, boot_id: str
         boot_id: of this boot of the host; empty where nobody knows.
 
     Raises:
-        JournalError: it is no journal, or another node's.
+        JournalError: the content is no journal, or is of another node.
     """
     try:
         told = json.loads(content)
         if told["version"] != VERSION or told["node"] != node:
             raise JournalError(f"it is of version {told['version']}, node {told['node']}")
-        clock = told.get("clock")  # there is none of a guard that knew nothing of it
+        clock = told.get("clock")  # an older release has not written it
         if clock is not None and boot_id and _text(clock["boot_id"]) == boot_id:
             wall_ms = now_ms + _number(clock["ahead_ms"])
         return Journal(
@@ -234,7 +234,7 @@ def decode(content: bytes, node: int, *, now_ms: int, wall_ms: int, boot_id: str
                     tuple(map(_number, row["before"])),
                     tuple(map(_number, row["after"])),
                 )
-                for row in told.get("demoted", ())  # of a guard that knew nothing of them
+                for row in told.get("demoted", ())  # an older release has not written them
             },
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -242,32 +242,32 @@ def decode(content: bytes, node: int, *, now_ms: int, wall_ms: int, boot_id: str
 
 
 def _fenced(row: Sequence[Any], now_ms: int, wall_ms: int) -> tuple[int, int]:
-    """The last fence: now, where the wall clock was set back since."""
+    """Return the last fence. If the wall clock was set back since, the fence counts as of now."""
     epoch, at_ms = _number(row[0]), _number(row[1])
     return epoch, now_ms - max(0, wall_ms - at_ms)
 
 
 def _standing(row: Mapping[str, Any], now_ms: int, wall_ms: int) -> directory_steps.Standing:
     ago_ms = wall_ms - _number(row["at_ms"])
-    recent = -EVICT_WITHIN_MS < ago_ms < EVICT_WITHIN_MS  # of the future: the wall clock was set back, nobody knows
+    recent = -EVICT_WITHIN_MS < ago_ms < EVICT_WITHIN_MS  # a time in the future shows a wall clock that was set back
     state, reason = directory_steps.State(row["state"]), _text(row["reason"])
-    plan = None if row.get("plan") is None else Step(row["plan"])  # of a guard that knew nothing of it
+    plan = None if row.get("plan") is None else Step(row["plan"])  # an older release has not written it
     match state:
-        case directory_steps.State.RELEASING:  # the operator asks again
+        case directory_steps.State.RELEASING:  # the operator must ask again
             state, reason = directory_steps.State.LEFT, directory_steps.RELEASED
         case directory_steps.State.UNMASKING:
             state = directory_steps.State.MASKED
-        case directory_steps.State.EVICTING:  # partitions that are left to evict are asked for again
+        case directory_steps.State.EVICTING:  # the remaining partitions are requested again
             state = directory_steps.State.OFFLINE
         case directory_steps.State.OFFLINE if plan is Step.CUT and row["means"] is None:
             if (
                 reason != directory_steps.ANSWERED
-            ):  # the shutdown did not work: this guard may have what that one lacked
+            ):  # the shutdown failed: this guard may have the right or helper that the earlier guard lacked
                 state = directory_steps.State.REPORTING
-        case directory_steps.State.CUTTING:  # it may have been done: it is asked for again
+        case directory_steps.State.CUTTING:  # the cut may have worked: it is requested again
             state = directory_steps.State.WELL if plan is None else directory_steps.State.REPORTING
         case directory_steps.State.LEFT if reason != directory_steps.RELEASED and _is_untouched(row):
-            state = directory_steps.State.WELL  # what that guard lacked, a helper or a right, this one may have
+            state = directory_steps.State.WELL  # this guard may have the right or helper that the earlier guard lacked
     return directory_steps.Standing(
         state=state,
         since_ms=now_ms,
@@ -277,7 +277,7 @@ def _standing(row: Mapping[str, Any], now_ms: int, wall_ms: int) -> directory_st
         acted_ms=None if row["means"] is None and plan is None else now_ms,
         epoch=_maybe(row["epoch"]),
         reports=_number(row["reports"]),
-        # Leaders still wait for what went offline a short while ago.
+        # Leaders still wait for replicas that went offline a short time ago.
         offline_ms=now_ms - max(0, ago_ms) if row["offline"] and recent else None,
         seen_online=recent and (row["offline"] or state not in directory_steps.GONE),
     )
@@ -289,7 +289,7 @@ def _is_untouched(row: Mapping[str, Any]) -> bool:
 
 
 def _resumed(row: Mapping[str, Any], now_ms: int) -> broker_steps.Standing:
-    """The broker's standing: a fence that had come to the kill goes on, one that had not begins anew."""
+    """Return the broker's state. A fence that has reached the kill continues; an earlier fence begins again."""
     killed, epoch = bool(row["killed"]), _maybe(row["epoch"])
     begun = row["state"] == broker_steps.State.FENCING and epoch is not None and (killed or row["left"] == ["fence"])
     names = [name for name in row["left"] if name != "cut"]  # the next guard decides about disks anew

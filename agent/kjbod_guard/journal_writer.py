@@ -1,8 +1,8 @@
-"""The shell that writes down what a guard does: its journal, and what log and audit are told. An act is in the journal,
-fsynced, before it begins.
+"""The shell that writes the actions of a guard to journal, log and audit. An act is in the journal, fsynced, before it
+begins.
 
-A state directory that does not answer holds up an act for :data:`PATIENCE_MS` at most. The journal is replaced again
-and again, so that the guard knows that it cannot be written before anything is to be done.
+A state directory that does not answer delays an act for :data:`PATIENCE_MS` at most. The journal is replaced regularly,
+so that the guard learns of a write problem before an action is needed.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ PATIENCE_MS: Final = 500
 """How long an act waits for the journal and the audit."""
 NO_ANSWER: Final = f"kjbod.state.dir did not answer within {PATIENCE_MS} ms"
 KEEP_MS: Final = 60_000
-"""Between two times when the journal is replaced though nothing is done: so it is there again where it was removed."""
+"""Time between two replacements of the journal without an action. This also restores a removed file."""
 AGAIN_MS: Final = 5_000
-"""The same while it cannot be."""
+"""Time between two replacements of the journal while it cannot be written."""
 
 
 class Scribe(Protocol):
-    """The writer of journal, log and audit."""
+    """Writer of journal, log and audit."""
 
     async def save(self, journal: Journal) -> None:
         """Replace the journal, durably.
@@ -37,32 +37,32 @@ class Scribe(Protocol):
         """
 
     async def does(self, name: str, path: str | None, facts: Mapping[str, Any]) -> None:
-        """Tell log and audit what is about to be done; returns when it is fsynced, and never raises."""
+        """Report an action to log and audit before it begins; return when the audit is fsynced. Never raises."""
 
     def done(self, name: str, path: str | None, done: Done) -> None:
-        """Tell log and audit what came of it."""
+        """Report the outcome of an action to log and audit."""
 
     def stands(self, path: str | None, state: str, reason: str) -> None:
-        """Tell log and audit that a directory, or the broker (None), has entered a state, or why it is left there."""
+        """Report to log and audit a new state of a directory or the broker (None), or a new reason for it."""
 
     def forgotten(self, names: list[str]) -> None:
-        """Tell that partitions will not be restored, since somebody has changed them."""
+        """Report partitions that will not be restored, because others have changed them."""
 
     def unwritten(self, reason: str) -> None:
-        """Tell that the journal cannot be written, and why; empty: it can be again."""
+        """Log why the journal cannot be written; empty: it can be written again."""
 
 
 class JournalWriter:
-    """The writer of a core's journal.
+    """Writer of a core's journal.
 
     Args:
         core: has the journal.
-        scribe: writes down.
+        scribe: writes journal, log and audit.
         clock: the time.
 
     Attributes:
         scribe: tells log and audit.
-        trouble: why the journal could not be written the last time, in words; empty: it was.
+        trouble: why the last write of the journal failed, in words; empty: it worked.
     """
 
     def __init__(self, core: GuardCore, scribe: Scribe, clock: Clock) -> None:
@@ -74,7 +74,7 @@ class JournalWriter:
         self._save_turn = asyncio.Lock()
 
     async def write_down(self, path: str | None, effect: Effect) -> str | None:
-        """Put an effect into journal and audit; why that did not work in time, in words."""
+        """Write an effect to journal and audit; return why that failed or was late, in words."""
         try:
             async with asyncio.timeout(PATIENCE_MS / 1000):
                 await self.scribe.does(effect.name, path, effect.facts())  # told, also where the journal fails
@@ -86,17 +86,17 @@ class JournalWriter:
         return None
 
     def tell_soon(self, path: str | None, effect: Effect, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """Tell log and audit of an effect that waits for nobody."""
+        """Report an effect to log and audit without waiting."""
         spawn(self.tell(effect.name, path, effect.facts()))
 
     async def tell(self, name: str, path: str | None, facts: Mapping[str, Any]) -> None:
-        """Tell log and audit what somebody has asked for: it does not wait for a state directory that is silent."""
+        """Report an action to log and audit. Waits at most :data:`PATIENCE_MS` for the state directory."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_MS / 1000):
                 await self.scribe.does(name, path, facts)
 
     async def keep(self) -> None:
-        """Replace the journal again and again."""
+        """Replace the journal again and again, until cancelled."""
         while True:
             await self.save()
             with contextlib.suppress(TimeoutError):
@@ -105,7 +105,7 @@ class JournalWriter:
                     await asyncio.sleep(AGAIN_MS / 1000)
 
     async def save(self) -> None:
-        """Replace the journal. One that is on its way for ever lets no other one begin."""
+        """Replace the journal. Only one write at a time: a write that hangs blocks all later ones."""
         timer = asyncio.get_running_loop().call_later(PATIENCE_MS / 1000, self._in_trouble, NO_ANSWER)
         try:
             await self._save()

@@ -1,31 +1,31 @@
-"""Steps that a guard would take about a log directory of the broker that it stands beside. Pure.
+"""Escalation: the step that a guard takes about a log directory of its broker. Pure.
 
-Kafka takes a directory offline when one of its own calls there gets an error. A disk that hangs, dies idle, lies or
-becomes unreadable gives Kafka no error. So the broker goes on leading from that disk, and partitions of healthy disks
-stop with it. The guard helps Kafka to see the failure:
+Kafka takes a directory offline when one of its own calls there gets an error. A disk that hangs, fails while idle, or
+returns wrong data gives Kafka no error. So the broker still leads partitions on that disk, and partitions on healthy
+disks stop too. The guard makes the failure visible to Kafka:
 
 * **cut**: the directory is reported offline in the broker's name. When the controllers have recorded that, and the
   broker is out of the in-sync replicas there, the file system is shut down (``FS_IOC_SHUTDOWN``). Every open file of it
   answers EIO at once, and every thread that waits for a write comes back. Only ext4 and XFS have it, and it takes
   everything on that file system along, so the file system must carry this broker's log directories and nothing else.
 * **mask**: a read-only mount over the directory (over-mount). Kafka's next call by a path gets an error, and Kafka
-  reports the directory itself. Later than a cut; everything else on that file system lives on.
-* **report**: the directory is reported offline in the broker's name. Where a mount is gone, swapped or covered, the
-  files under the path are not ours to shut down.
+  reports the directory itself. A mask works later than a cut, but leaves the other files on that file system usable.
+* **report**: the directory is reported offline in the broker's name. It is for a mount that is gone, swapped or
+  covered: the files under the path may not be this broker's.
 * **fence**: the broker is killed and fenced, because it cannot go on without the directory of the metadata log.
 * **evict**: the broker leaves the replica lists of a directory that Kafka has offline. Kafka's leaders wait
   ``replica.lag.time.max.ms`` (30 s) for such a replica, plain EIO included; a replica that is not in the list holds up
-  nobody. Only when the broker cannot reach the files any more: else it would delete the replica.
+  nobody. This is done only when the broker cannot reach the files any more. Otherwise it would delete the replica.
 * **demote**: other replicas lead the partitions that the broker leads on a slow disk, until the disk is quick again
-  (:mod:`.slow_steps`). Only where the site wants it. Never for a disk that hangs: the broker would become a follower
-  there, write its leader epoch with ``fsync``, and hang with the lock of all that this fetcher fetches (measured, see
+  (:mod:`.slow_steps`). Only with ``kjbod.guard.slow=demote``. Never for a disk that hangs: the broker would become a
+  follower there, write its leader epoch with ``fsync``, and hang while it holds the lock of a fetcher (measured, see
   ``scripts/bench/README.md``).
-* **wait**: it is too early, or a rule forbids the step now (:mod:`.budget`). The reason is in the line.
+* **wait**: it is too early, or a rule forbids the step now (:mod:`.budget`). The log line has the reason.
 
-None of these can be undone without a restart of the broker, but demote and mask. So nothing but demote happens before
-the disk has stood still, or answered nothing but errors, for ``kjbod.guard.cut.after.ms``: 3 s for flash, 10 s for any
-other medium, twice as long where a partition has fewer other copies than ``min.insync.replicas``. A disk that answers
-before is left unchanged.
+Only demote and mask can be undone without a restart of the broker. So all steps except demote wait until the disk has
+stood still, or answered nothing but errors, for ``kjbod.guard.cut.after.ms``. That is 3 s for flash and 10 s for other
+media, and twice as long if a partition has fewer other copies than ``min.insync.replicas``. A disk that answers before
+is left unchanged.
 
 The first row that fits counts:
 
@@ -57,8 +57,8 @@ ext4 or XFS that carries only our dirs      cut; a mask where errors come while 
 anything else                               mask
 ==========================================  ==========================================================================
 
-Where the step is more than may be done now it is ``wait``, with the reason. A guard in mode observe logs the step and
-does nothing; a guard in mode act does it (:mod:`.directory_steps`, :mod:`.broker_steps`).
+If the step is not allowed now, the step is ``wait``, with the reason. A guard in mode observe logs the step and does
+nothing. A guard in mode act carries it out (:mod:`.directory_steps`, :mod:`.broker_steps`).
 """
 
 import dataclasses
@@ -70,21 +70,21 @@ from msgspec import Struct
 from kjbod_host.health.state import Cause, Health
 
 CUT_FILE_SYSTEMS: Final = frozenset({"ext4", "xfs"})
-"""File systems that have ``FS_IOC_SHUTDOWN`` and of which it was tried that open files answer at once."""
+"""File systems with ``FS_IOC_SHUTDOWN``, tested: after it, open files return an error at once."""
 
 
 class KafkaView(StrEnum):
-    """State of a directory as the cluster's metadata have it."""
+    """State of a directory in the cluster's metadata."""
 
     UNKNOWN = "unknown"
-    """The metadata are not followed, or not yet; or the broker is not registered."""
+    """The metadata are not followed, or the broker is not registered."""
     ONLINE = "online"
     OFFLINE = "offline"
-    """The broker's registration does not have it, or not any more: Kafka has noticed."""
+    """The broker's registration does not list the directory: Kafka has noticed."""
 
 
 class Step(StrEnum):
-    """Action against a directory that Kafka does not see fail."""
+    """Action on a failed directory that Kafka has not noticed."""
 
     NOTHING = "nothing"
     WAIT = "wait"
@@ -97,38 +97,39 @@ class Step(StrEnum):
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """A log directory, and what its fate depends on.
+    """Facts about a log directory that decide its step.
 
     Attributes:
         health: the verdict.
-        cause: why.
-        kafka: what the metadata say of it.
-        unbound: why there is no broker for which to act, in words; None: there is one, and it is ours.
-        patience: why it is too early for anything that cannot be undone, in words; None: it is not.
+        cause: cause of the verdict.
+        kafka: state of the directory in the metadata.
+        unbound: why the broker of this file was not found, in words; None: it was found.
+        patience: why it is too early for irreversible actions, in words; None: it is not.
         others_well: whether another disk of this broker is known to be healthy.
-        others_answer: whether another disk that has failed answers again, and is not called healthy yet.
-        holds_metadata: whether the metadata log lies in it.
-        file_system: ``"ext4"``; None where nobody knows.
-        shared: why its file system may not be shut down: what else it carries, in words; None: nothing else.
+        others_answer: whether another failed disk answers again, but does not count as healthy yet.
+        holds_metadata: whether the metadata log is in the directory.
+        file_system: ``"ext4"``; None: not known.
+        shared: why its file system may not be shut down: other files on it, in words; None: there are none.
         well_beside: another log directory on its file system that is healthy, by path; None: there is none.
-        helpless: why nothing can be done to a disk on this host, in words; None: it can.
-        unheard: why no act that needs the controllers begins now, in words; None: a controller has just answered.
+        helpless: why the guard cannot act on disks of this host, in words; None: it can.
+        unheard: why no action that needs the controllers begins now, in words; None: a controller has just answered.
         needed: why the replicas on its file system may not leave the ISR, in words; None: they may.
-        in_sync: why the file system of a broker that is not there may not be shut down yet, in words; None: it may.
-        last: whether it is the last directory that the broker has online.
+        in_sync: why the file system may not be shut down yet for a broker that is about to start, in words; None: it
+            may.
+        last: whether this is the last directory that the broker has online.
         behind: why other brokers come first, in words; empty: none does.
-        evictable: partitions there that this broker may leave, and that wait for it.
-        not_evicted: why others may not, in words.
-        demotable: partitions that it leads there and that others may lead, where slow disks are demoted.
-        overdue: why the committed metadata should have had it offline by now, in words; None: they need not.
-        outlived: why its failure may be over, in words; None: nothing says so.
-        unidentified: whether only its ``meta.properties`` is gone or another one, and its disk answers.
+        evictable: number of partitions there that this broker may leave, and whose leaders wait for it.
+        not_evicted: why the broker may not leave the other partitions, in words.
+        demotable: number of partitions there whose leadership may move to other brokers; 0 if demotion is off.
+        overdue: why Kafka is late in taking the directory offline, in words; None: it is not late.
+        outlived: why the failure may be over, in words; None: nothing shows that.
+        unidentified: whether only ``meta.properties`` is missing or changed, and the disk answers.
         lasted: whether a fault of the whole host has lasted ``kjbod.guard.host.fault.timeout.ms``.
-        fence_first: whether this site prefers a lost broker (``kjbod.guard.ladder``).
+        fence_first: whether a fence is preferred to a cut (``kjbod.guard.ladder=fence``).
         evicts: whether the broker can leave replica lists: ``kjbod.guard.evict``, and ALTER on the cluster.
         not_fenced: why the broker may not be fenced now, in words; None: it may.
-        undecided: whether that may be for want of an answer that is on its way.
-        incomplete: why the picture of the metadata is incomplete, in words; None: it is whole.
+        undecided: whether ``not_fenced`` may change with an answer that is on its way.
+        incomplete: why the picture of the metadata is incomplete, in words; None: it is complete.
     """
 
     health: Health
@@ -164,7 +165,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Would:
-    """A step and why it is this one; ``waits``: what it waits for, in a word of :data:`WAITS_FOR`."""
+    """A step with its reason; ``waits``: reason to wait, a word of :data:`WAITS_FOR`."""
 
     step: Step
     reason: str = ""
@@ -181,8 +182,8 @@ UNIDENTIFIED: Final = (
 )
 LAST: Final = "it is the last directory that the broker has online"
 UNEVICTED: Final = "the broker could not be evicted after a cut, and would be in sync again where nobody writes"
-"""A leader takes a follower in again that has fetched nothing new, and no controller looks at its directory then. The
-page cache is gone by a cut: as a leader, after a restart, the broker would lack what was acknowledged."""
+"""A leader puts a follower back into the ISR if there is nothing new to fetch, and no controller looks at its directory
+then. A cut drops the page cache. So after a restart, as a leader, the broker would lack acknowledged records."""
 _SILENT: Final = frozenset({Cause.HUNG, Cause.SILENT, Cause.HELD})
 ALONE: Final = "no other disk of this broker is known to be healthy"
 
@@ -227,9 +228,8 @@ def _irreversible(case: Case) -> Would:
 
 
 def before_start(case: Case) -> Would:
-    """Return the step for a directory of a broker that is about to start, and holds nothing yet: Kafka reads every
-    directory then, and one that hangs holds up all of it. Where one answers an error, or is not mounted, Kafka goes on
-    without."""
+    """Return the step for a directory of a broker that is about to start. Kafka reads every directory at its start, and
+    waits for a directory that hangs. Kafka starts without a directory that returns errors or is not mounted."""
     if case.health is not Health.FAILED:
         return NOTHING
     if case.cause not in _SILENT:
@@ -262,9 +262,9 @@ def before_start(case: Case) -> Would:
 
 
 def may_be_shut_down(case: Case) -> bool:
-    """Whether the file system of a directory is shut down when the broker is fenced for it, so that threads which wait
-    for it come back and the process can end. Never where it may be the host, and not the disk. The metadata have their
-    say later, when they show the fence (:func:`.copies.need`)."""
+    """Whether a fence also shuts the file system of the directory down, so that waiting threads return and the process
+    can end. Never if the cause may be the host. The metadata are checked later, when they show the fence
+    (:func:`.copies.need`)."""
     ours = case.file_system in CUT_FILE_SYSTEMS and case.shared is None
     return ours and not _is_its_own(case) and case.others_well and case.cause is not Cause.MOUNT
 
@@ -276,7 +276,7 @@ def _fence(case: Case, reason: str) -> Would:
 
 
 def _apart(case: Case, decided: Would) -> Would:
-    """Return the step that takes the directory away from the broker, or why it waits."""
+    """Return the step that takes the directory away from the broker, or a wait with the reason."""
     speaks_against = (
         ("helper", case.helpless if decided.step is not Step.REPORT else None),
         ("controller", case.unheard),
@@ -303,7 +303,7 @@ def _cut_or_mask(case: Case) -> Would:
 
 
 def _is_its_own(case: Case) -> bool:
-    """Whether the directory answers errors and its disk does not: it was removed."""
+    """Whether only the directory returns errors, not its disk: the directory was removed."""
     return case.well_beside is not None and case.cause in (Cause.ERROR, Cause.REPEATED_ERRORS)
 
 

@@ -1,7 +1,7 @@
-"""The shell that changes replica lists: requests to the controllers by partition, a thousand in one.
+"""The shell that changes replica lists: requests to the controllers, for up to 1,000 partitions each.
 
-What is asked for is decided by the core, and is in the journal, fsynced, before it is sent. A partition that a
-controller refuses holds up no other one.
+The core decides the new lists, and the journal has the old lists, fsynced, before a request is sent. A partition that a
+controller refuses does not delay other partitions.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ CHANGED = Done(outcome=Outcome.FAILED, reason="the replica lists have changed me
 
 
 async def reassign(controllers: Controllers, lists: Mapping[Name, tuple[int, ...]]) -> Done:
-    """Give partitions these replica lists."""
+    """Set the replica lists of partitions."""
     if not lists:
         return CHANGED
     return summed([await controllers.reassign({name: lists[name] for name in piece}) for piece in in_requests(lists)])

@@ -1,5 +1,4 @@
-"""The shell that looks at everything: makes a :class:`.situation.Situation` of disks, broker and metadata. It decides
-nothing."""
+"""The shell that makes a :class:`.situation.Situation` of disks, broker and metadata. Decides nothing."""
 
 from collections.abc import Mapping
 
@@ -21,7 +20,7 @@ from kjbod_host.health.watched import DirectoryStatus
 
 
 class Looking:
-    """Looks at everything.
+    """Maker of situations.
 
     Args:
         config: of the broker, and kjbod's own keys.
@@ -30,7 +29,7 @@ class Looking:
         finding: the broker's process.
         following: the metadata.
         voters: the quorum; None: the node is no controller.
-        own_files: where kjbod's own files are, by what they are.
+        own_files: paths of kjbod's own files, by purpose.
         clock: the time.
     """
 
@@ -56,11 +55,11 @@ class Looking:
         self._media: dict[str, Medium] = {}
 
     def situation(self, acts: ActMode | None, verdicts: Mapping[str, Verdict]) -> Situation:
-        """Return what is known now.
+        """Return the present situation.
 
         Args:
-            acts: what a guard in mode act has; None in mode observe, and before that is open.
-            verdicts: the last ones, by path.
+            acts: parts of a guard in mode act; None in mode observe, and before they are open.
+            verdicts: the last verdicts, by path.
         """
         finding, following = self._finding, self._following
         holder = finding.holder
@@ -88,7 +87,7 @@ class Looking:
     def _disks(self, acts: ActMode | None, verdicts: Mapping[str, Verdict]) -> dict[str, Disk]:
         statuses = {status.path: status for status in self._monitor.status()}
         failing = any(status.health.health is Health.FAILED for status in statuses.values())
-        table = mounts_now() if failing else ()  # what else a file system carries is asked only then
+        table = mounts_now() if failing else ()  # other mounts of a file system matter only then
         return {path: self._disk(path, statuses, verdicts.get(path), table, acts) for path in self._watching.paths}
 
     def _disk(
@@ -133,7 +132,8 @@ class Looking:
         )
 
     def _cut_after(self, status: DirectoryStatus) -> tuple[int, str]:
-        """Return the time, and the medium that decides it; no medium where the time is configured."""
+        """Return the time before irreversible actions, and the medium that decides it; no medium if the time is
+        configured."""
         configured = self._config.kjbod_guard_cut_after_ms
         key = " ".join((*status.device.names, status.device.device))
         if key not in self._media:
@@ -143,14 +143,15 @@ class Looking:
         return wait_ms, "" if configured >= 0 else str(medium)
 
     def _why_over(self, status: DirectoryStatus, failed_ms: int | None) -> str | None:
-        """Reason why the failure of a directory may be over, in words; None: nothing says so, or it has not failed."""
+        """Return why the failure of a directory may be over, in words; None: nothing shows that, or it has not
+        failed."""
         if failed_ms is None:
             return None
         return self._watching.why_over(status.path, failed_ms, self._following.registered_ms, status.freed_ms)
 
     def _why_kept(self, path: str) -> str | None:
-        """Reason why what fails is not what the broker has, in words. Nobody knows whether that is healthy, so it is no
-        disk that answers."""
+        """Return why the failed mount is not the broker's mount, in words; None: it is. The state of the broker's mount
+        is not known, so its disk does not count as one that answers."""
         if not self._finding.is_kept(path):
             return None
         return "its mount is another one here and not for the broker, which has mounts of its own"
@@ -164,11 +165,11 @@ class Looking:
 
 
 def bad_since_ms(status: DirectoryStatus, failed_ms: int, now_ms: int) -> int:
-    """Return the time since when a directory that has failed stands still, or answers nothing but errors. A device that
-    completes a request in between does not stand still.
+    """Return the monotonic time since when a failed directory stands still, or answers nothing but errors. A completed
+    request of the device restarts that time.
 
     Args:
-        status: the monitor's knowledge of it.
+        status: the monitor's knowledge of the directory.
         failed_ms: monotonic time of the verdict.
         now_ms: monotonic time.
     """

@@ -1,19 +1,19 @@
-"""Majority of the metadata quorum: whether it is kept without this node, which is broker and controller. Pure.
+"""Majority of the metadata quorum: whether the quorum keeps it without this node, a broker and controller. Pure.
 
 A fence kills the process, and with a combined node a voter of the quorum. Without a majority of its voters a cluster
-records nothing any more, so that all brokers would lose more than this one has. The leader says who fetches
+commits no metadata, which would cost all brokers more than one disk. The leader says who fetches
 (DescribeQuorum, KIP-836), by its own wall clock, which may be set. So what counts is that a voter's time or offset has
 changed between two answers, on the guard's own clock: a voter fetches each half second at the latest
 (``KafkaRaftClient.MAX_FETCH_WAIT_MS``), also where there is nothing to fetch. A fetch that waits at the leader when its
-voter dies is still answered, within that half second, and counts: one that is gone is taken for there for
-:data:`THERE_MS` and 0.5 s more.
+voter dies is still answered within 0.5 s, and counts. So a dead voter counts as present for :data:`THERE_MS` plus 0.5
+s.
 
-A voter that fetches and is far behind keeps no majority up to date: nothing is committed until it has caught up. So one
-counts only if it has what the leader had :data:`LAG_MS` before. A new leader knows nothing of the voters at first, and
-what an old one said of them is forgotten.
+A voter that fetches but is far behind does not help a majority: nothing is committed until it has caught up. So a voter
+counts only if it has the records that the leader had :data:`LAG_MS` before. A new leader at first knows nothing about
+the voters, so the answers of the old leader are forgotten.
 
-Two guards never take two voters at the same time: each needs its record first in the log (:mod:`.suspects`), and of
-nodes that are controllers one is fenced at a time (:mod:`.deciding`).
+Two guards never fence two voters at the same time. Each guard needs its record first in the log (:mod:`.suspects`), and
+only one node with a controller is fenced at a time (:mod:`.deciding`).
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ from kjbod.wire.error_codes import ErrorCode, name_of
 from kjbod.wire.messages import DescribeQuorumResponse, DescribeQuorumResponsePartition
 
 THERE_MS: Final = 1_500
-"""A voter that was seen to fetch within this time is there: three fetches, or two and a question that got lost."""
+"""A voter that fetched within this time counts as present: three fetches, or two fetches and a lost question."""
 LAG_MS: Final = 1_000
 UNDECIDED_MS: Final = 3_000
-"""So long after the first question a refusal may be for want of answers."""
+"""Time after the first question in which a refusal may only mean that answers are missing."""
 _ALSO: Final = "this node is a controller too"
 
 
@@ -38,8 +38,8 @@ class Voter(Struct, frozen=True):
 
     Attributes:
         mark: time of its last fetch and its offset, in the leader's words.
-        there_ms: monotonic time of the question whose answer had another mark than the one before; None: none had.
-        keeps_up: whether it has what the leader had a while ago.
+        there_ms: monotonic time of the last question whose answer had a new mark; None: no answer had.
+        keeps_up: whether the voter has the records that the leader had :data:`LAG_MS` before.
     """
 
     mark: tuple[int, int]
@@ -51,11 +51,11 @@ class Quorum(Struct, frozen=True):
     """The quorum, from the answers up to now.
 
     Attributes:
-        since_ms: monotonic time of the first question; None: nobody asks.
+        since_ms: monotonic time of the first question; None: no question was asked.
         problem: why the last question was not answered, in words.
         leader: node id and epoch.
         voters: by node id.
-        ends: monotonic times of questions, and where the leader's log ended.
+        ends: monotonic times of questions, each with the end offset of the leader's log.
     """
 
     since_ms: int | None = None
@@ -66,15 +66,15 @@ class Quorum(Struct, frozen=True):
 
 
 def unanswered(before: Quorum, reason: str) -> Quorum:
-    """The quorum after a question without an answer: what was heard before it counts for a while."""
+    """Return the quorum after a question without an answer. Earlier answers still count for a while."""
     return replace(before, problem=reason)
 
 
 def heard(before: Quorum, answer: DescribeQuorumResponse, asked_ms: int) -> Quorum:
-    """The quorum after an answer.
+    """Return the quorum after an answer.
 
     Args:
-        before: what was known.
+        before: the quorum until now.
         answer: to DescribeQuorum.
         asked_ms: monotonic time of the question.
     """
@@ -107,7 +107,7 @@ def _described(before: Quorum, partition: DescribeQuorumResponsePartition, asked
 
 
 def there(quorum: Quorum, now_ms: int) -> list[int]:
-    """Node ids of voters that fetch, and keep up."""
+    """Return the node ids of voters that fetch, and keep up with the leader."""
     return sorted(
         node_id
         for node_id, voter in quorum.voters.items()
@@ -116,7 +116,7 @@ def there(quorum: Quorum, now_ms: int) -> list[int]:
 
 
 def why_needed(quorum: Quorum, node_id: int, now_ms: int) -> str | None:
-    """Reason why the quorum needs a node, in words; None: it keeps its majority without it."""
+    """Return why the quorum needs a node, in words; None: the quorum keeps its majority without that node."""
     leader = quorum.voters.get(quorum.leader[0])
     if leader is None or leader.there_ms is None or now_ms - leader.there_ms > THERE_MS:
         return f"{_ALSO}, and whether its quorum can do without it is not known: {quorum.problem}"
@@ -133,5 +133,5 @@ def why_needed(quorum: Quorum, node_id: int, now_ms: int) -> str | None:
 
 
 def is_undecided(quorum: Quorum, now_ms: int) -> bool:
-    """Whether there was no time yet for the answers that a decision takes."""
+    """Whether the time since the first question is too short for the answers that a decision needs."""
     return quorum.since_ms is None or now_ms - quorum.since_ms < UNDECIDED_MS

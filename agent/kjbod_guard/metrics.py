@@ -1,7 +1,7 @@
 """Metrics of a guard. Pure.
 
-The series of directories are those of an agent, so that dashboards and alerts of one serve the other; MBeans of Kafka's
-are not among them, since the broker has its own. What only a guard has is ``kjbod_guard_*``.
+The series of directories are the same as in an agent, so that dashboards and alerts work for both. There are no series
+of Kafka's MBeans, because the broker has its own. Series that only a guard has are named ``kjbod_guard_*``.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,12 @@ MEANS: Final = (
     *("suspect", "trust", "cut", "mask", "unmask", "report", "evict", "restore", "demote", "promote"),
     *("kill", "fence", "reset", "unreset", "destroy"),
 )
-"""Names of the effects (:mod:`.effects`): each has its series from the start, so that the first one is an increase."""
+"""Names of the effects (:mod:`.effects`). Each has its series from the start, so that the first effect is an
+increase."""
 
 
 def metrics_of(now: Picture) -> Iterator[Metric]:
-    """All metrics of a moment."""
+    """Yield all metrics of a moment."""
     yield GaugeMetricFamily("kjbod_guard_acting", "Whether the guard acts (1), or observes (0).", now.mode == "act")
     yield GaugeMetricFamily(
         "kjbod_guard_broker_bound",

@@ -1,4 +1,4 @@
-"""The cluster's metadata as far as they concern one broker. Pure.
+"""Part of the cluster's metadata that concerns one broker. Pure.
 
 A guard follows the metadata log as an observer (id -1, no directory id). It keeps the registration of its broker, which
 says what Kafka has noticed, and each replica of that broker: its directory, its leader, and the other replicas with
@@ -7,10 +7,10 @@ keeps the names of all topics, since a topic may get a partition here later. Of 
 directories, the directories that their guards suspect (:mod:`.suspects`), and when they were fenced or lost a
 directory. Of configurations it keeps ``min.insync.replicas``.
 
-The guard remembers a partition that it took this broker out of (``evicted``), so that it can put the broker back.
+The guard remembers a partition from which it evicted this broker (``evicted``), so that it can put the broker back.
 
-The rules are those of :mod:`kjbod.metadata.image`. A change of a partition that is not ours matters only where it makes
-this broker a replica: who leads it is not known then, but it is somebody else, who has been a replica before.
+The rules are those of :mod:`kjbod.metadata.image`. A change of another broker's partition matters only if it makes this
+broker a replica. Its leader is not known then, but it is one of the earlier replicas.
 """
 
 import dataclasses
@@ -68,19 +68,19 @@ Key = tuple[Uuid, int]
 
 
 class Placed(Struct, frozen=True):
-    """A replica of the broker, or one that was.
+    """A present or former replica of the broker.
 
     Attributes:
-        position: in the list of replicas; that of directories runs parallel. -1: it is not in it.
-        directory: where it lies.
-        leads: whether it leads.
-        replicas: brokers that have the partition, in their order; empty where that is not known.
-        isr: those that are in sync; empty where that is not known.
+        position: index in ``replicas`` and ``directories``; -1: the broker is no replica.
+        directory: id of the directory with the replica.
+        leads: whether the broker leads the partition.
+        replicas: brokers that have the partition, in their order; empty: not known.
+        isr: brokers whose replicas are in sync; empty: not known.
         adding: brokers that are being added by a reassignment.
-        removing: brokers that are being removed by one.
-        directories: of the replicas, in the same order; empty where that is not known.
-        leader: the broker that leads; -1: none, or it is not known.
-        eligible: brokers whose replicas have everything that was committed, though they are not in sync (ELR).
+        removing: brokers that are being removed by a reassignment.
+        directories: of the replicas, in the same order; empty: not known.
+        leader: the broker that leads; -1: none, or not known.
+        eligible: brokers whose replicas are out of sync, but have all committed records (ELR).
         unclean: whether a replica was elected that was not in sync while this broker was out of sync: the replica here
             may have records that the new leader does not have.
     """
@@ -98,7 +98,7 @@ class Placed(Struct, frozen=True):
     unclean: bool = False
 
     def directory_of(self, broker_id: int) -> Uuid | None:
-        """Return the directory of another broker's replica; None where that is not known."""
+        """Return the directory of another broker's replica; None: not known."""
         found = dict(zip(self.replicas, self.directories, strict=False))
         return found.get(broker_id)
 
@@ -112,31 +112,31 @@ class Held(Struct, frozen=True):
 
 @dataclasses.dataclass(slots=True)
 class Observed:
-    """Knowledge of one broker, from the log.
+    """State of one broker in the metadata log.
 
     Attributes:
         broker_id: the broker.
         offset: of the last record that was applied.
-        complete: whether all that was committed when we came, or when a snapshot took the place of what we knew, is
-            applied: before it nothing may be concluded.
-        complete_ms: monotonic time when that came to hold; None: it does not, or that is not known.
-        came: whether it ever was: what is applied from then on has happened while we watched.
-        registration: the broker's; None while it has none.
+        complete: whether all records are applied that were committed when this guard came, or when a snapshot replaced
+            its state. Before that the guard concludes nothing.
+        complete_ms: monotonic time from which ``complete`` holds; None: it does not hold, or not known.
+        came: whether ``complete`` ever held: records applied since then were committed while this guard watched.
+        registration: of the broker; None: the broker is not registered.
         metadata_version: level of the cluster's features.
-        topics: names, of all topics.
+        topics: names of all topics, by id.
         partitions: the broker's replicas, by topic id and number.
-        evicted: partitions that are followed although the broker is no replica of them (any more).
-        others: the rest of those, as they are.
+        evicted: partitions that are followed although the broker is no replica of them any more.
+        others: the present replicas of partitions in ``evicted`` that this broker has no replica of.
         neighbours: the other brokers, by id.
         controllers: the highest metadata.version that each registered controller can serve, by its id.
         suspects: the directories that guards suspect, by broker id, this broker's included.
-        trusted: another broker whose guard removed its record last, and when (monotonic time); None: none was seen to.
-        min_isr: ``min.insync.replicas`` of topics that have their own, by name.
+        trusted: the other broker whose guard was the last to remove its record, and the monotonic time; None: none.
+        min_isr: ``min.insync.replicas`` of topics with a value of their own, by name.
         min_isr_of_brokers: the same of brokers, by id as text; ``""`` is the default of the cluster.
-        known_ms: monotonic time from which on losses of other brokers are known; None: they are not yet.
-        now_ms: monotonic time of what is being applied. While that is the past: the controller's wall clock, and 0
-            where a batch does not tell; :meth:`note_complete` converts the times.
-        revision: number of records that were applied and may have changed something.
+        known_ms: monotonic time from which losses of other brokers are known; None: not known yet.
+        now_ms: monotonic time of the records being applied. For records from before this guard came: the controller's
+            wall clock, or 0 if a batch has none; :meth:`note_complete` converts these times.
+        revision: number of applied records that may have changed something.
         newer: records that were not understood in full. A picture that they make incomplete is no ground for an act;
             a record that contradicts it is skipped.
     """
@@ -164,15 +164,15 @@ class Observed:
     newer: Newer = dataclasses.field(default_factory=Newer)
     _pending: list[tuple[int, Record]] | None = None
     _in_transaction: Newer = dataclasses.field(default_factory=Newer)
-    """Records of types that nobody knows, among those that are held back."""
+    """Records of unknown types in the transaction that is held back."""
     _from_start: bool = False
     _began_ms: int = 0
     """The controller's wall clock at the first batch that was applied."""
 
-    # ---- what the log says
+    # ---- records
 
     def committed(self, batch: Committed, now_ms: int = 0) -> None:
-        """Records that are committed, in the order of the log, at a monotonic time.
+        """Apply committed records, in the order of the log, at a monotonic time.
 
         Raises:
             ReplayError: a record of this broker contradicts the ones before it.
@@ -190,7 +190,7 @@ class Observed:
             if not self.came:
                 self.now_ms = max(self.now_ms, times[-1][1] if times else 0)
             self._replay(offset, record, now_ms)
-        if not self.came:  # those without a record that is known here as well
+        if not self.came:  # also batches without a known record
             self.now_ms = max([self.now_ms, *(one.timestamp_ms for one in batch.batches)])
         if self._pending is None:
             self.offset = batch.last_offset
@@ -198,8 +198,8 @@ class Observed:
             self.note_complete(now_ms)
 
     def note_complete(self, now_ms: int) -> None:
-        """Note that all is applied that was committed when this guard came, and convert times of the controller's clock
-        to monotonic time. Ages count from the newest batch, so that no two clocks are compared."""
+        """Note that all records are applied that were committed when this guard came. Convert times of the controller's
+        clock to monotonic time. Ages count from the newest batch, so that no two clocks are compared."""
         if self.complete:
             return
         self.complete, self.complete_ms = True, now_ms
@@ -217,14 +217,14 @@ class Observed:
         self.now_ms = now_ms
 
     def wants(self, record: Record) -> bool:
-        """Whether a record of a snapshot says anything here: not a partition of other brokers alone, which most are."""
+        """Whether a record of a snapshot matters here. Most do not: they are partitions of other brokers only."""
         if not isinstance(record, PartitionRecord):
             return True
         return self.broker_id in record.replicas or (record.topic_id, record.partition_id) in self.evicted
 
     def snapshot(self, snapshot: Snapshot, now_ms: int = 0) -> "Observed":
-        """The knowledge that a snapshot gives instead, at a monotonic time. When other brokers were fenced or lost a
-        directory, and when guards began to suspect one, is not in it: that is kept, and what is new counts from now.
+        """Return the state from a snapshot, at a monotonic time. A snapshot has no times of fences, lost directories
+        and suspicions. So the known times are kept, and new ones count from now.
 
         Raises:
             ReplayError: a record of this broker contradicts the ones before it.
@@ -253,7 +253,7 @@ class Observed:
             self.newer.note(record)
             record = record.known
         if isinstance(record, BeginTransactionRecord):
-            if self._pending is not None:  # its end was not understood
+            if self._pending is not None:  # the end of the earlier transaction was not understood
                 self.newer.note(UnknownRecord(count=max(1, len(self._pending))))
             self._pending, self._in_transaction = [], Newer()
         elif isinstance(record, EndTransactionRecord):
@@ -347,7 +347,7 @@ class Observed:
                     frozenset(record.log_dirs),
                     cordoned_dirs=frozenset(record.cordoned_log_dirs or ()),
                 )
-                if before is not None:  # a start is no trouble, and ends none; without a directory, it has lost that
+                if before is not None:  # a start neither causes nor ends a loss; a start without a directory is a loss
                     fewer = bool(anew.log_dirs) and not before.log_dirs <= anew.log_dirs
                     lost_ms = (self.now_ms or None) if fewer else before.lost_ms
                     anew = replace(anew, fenced_ms=before.fenced_ms, lost_ms=lost_ms)
@@ -408,7 +408,7 @@ class Observed:
         )
 
     def _keep(self, key: Key, placed: Placed) -> None:
-        """Remember a partition, if it is ours or was."""
+        """Store a partition, if this broker is a replica of it or was evicted from it."""
         self.partitions.pop(key, None)
         self.others.pop(key, None)
         if placed.position >= 0:
@@ -417,7 +417,7 @@ class Observed:
             self.others[key] = placed
 
     def follow_evicted(self, keys: Iterable[Key]) -> None:
-        """Partitions that are followed from now on also where this broker is no replica of them."""
+        """Set the partitions that are followed although this broker is no replica of them."""
         self.evicted = frozenset(keys)
         self.others = {key: placed for key, placed in self.others.items() if key in self.evicted}
 
@@ -457,40 +457,40 @@ class Observed:
         )
 
     def _note_shrunk(self, before: Placed, after: tuple[int, ...]) -> None:
-        """Note the brokers that a guard took out of a replica list: each has lost a directory. A reassignment to other
-        brokers says before which ones it removes."""
+        """Note the brokers that guards have evicted: each has lost a directory. A reassignment, unlike an eviction,
+        lists the brokers in ``removing`` before."""
         if not self.now_ms or not set(after) < set(before.replicas):
             return
         for broker_id in set(before.replicas).difference(after, before.removing):
             if (its := self.neighbours.get(broker_id)) is not None:
                 self.neighbours[broker_id] = replace(its, lost_ms=self.now_ms)
 
-    # ---- what it means
+    # ---- conclusions
 
     @property
     def incomplete(self) -> str | None:
-        """Reason why the picture is incomplete, with the remedy; None: it is whole. A record of a type that nobody
-        knows may have ended the transaction in which it seems to be."""
+        """Reason why the picture of the metadata is incomplete, with the remedy; None: it is complete. A record of an
+        unknown type may have ended the transaction in which it seems to be."""
         return self.newer.problem or self._in_transaction.problem
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Lines about what kjbod does not know of the metadata, with the remedy."""
+        """Lines about metadata that kjbod does not know, with the remedy."""
         return lines_of(self.metadata_version, self.incomplete, "the guard only watches")
 
     @property
     def refuses_cordoned(self) -> bool:
-        """Whether a controller may refuse a replica list with a broker whose directories are all cordoned. Kafka does
-        since 4.4.0, at each metadata.version; which of the controllers is active is not in the log."""
+        """Whether a controller may refuse a replica list with a broker whose directories are all cordoned. Kafka 4.4.0
+        and later do, at each metadata.version. The log does not show which controller is active."""
         newest = max(self.controllers.values(), default=versions.MINIMUM)
         return max(newest, self.metadata_version) > versions.CORDONED_LOG_DIRS
 
     def cordoned(self, brokers: Iterable[int]) -> tuple[int, ...]:
-        """Return those of the brokers whose directories are all cordoned."""
+        """Return the brokers whose directories are all cordoned."""
         return tuple(one for one in brokers if self._is_cordoned(one))
 
     def unregistered(self, brokers: Iterable[int]) -> tuple[int, ...]:
-        """Return those of the brokers that have no registration."""
+        """Return the brokers that have no registration."""
         return tuple(
             one
             for one in brokers
@@ -504,20 +504,21 @@ class Observed:
         return own is not None and bool(own.log_dirs) and set(own.log_dirs) <= set(own.cordoned_log_dirs or ())
 
     def view(self, directory_id: Uuid | None) -> KafkaView:
-        """State of a directory as Kafka has it."""
-        # A registration without any is from before directories were recorded: it says nothing of them.
+        """Return the state of a directory in Kafka's metadata."""
+        # A registration without directories is from before directories were recorded.
         if not self.complete or directory_id is None or self.registration is None or not self.registration.log_dirs:
             return KafkaView.UNKNOWN
         return KafkaView.ONLINE if directory_id in self.registration.log_dirs else KafkaView.OFFLINE
 
     def min_insync_replicas(self, topic_id: Uuid, static: int) -> int:
-        """``min.insync.replicas`` of a topic; ``static``: of the broker's file."""
+        """Return ``min.insync.replicas`` of a topic; ``static``: value in the broker's file."""
         own = self.min_isr.get(self.topics.get(topic_id, ""))
         brokers = self.min_isr_of_brokers
         return own if own is not None else brokers.get(str(self.broker_id), brokers.get("", static))
 
     def held(self) -> Mapping[Uuid, Held]:
-        """Replicas of the broker by directory; those that are in none that is known have a reserved id."""
+        """Return the number of the broker's replicas by directory. Replicas without a known directory have a reserved
+        id."""
         led: dict[Uuid, int] = {}
         followed: dict[Uuid, int] = {}
         for placed in self.partitions.values():
@@ -527,13 +528,13 @@ class Observed:
 
 
 def _number(text: str) -> int | None:
-    """Return a number of Kafka's type int; None where the text is none."""
+    """Return a number of Kafka's type int; None: the text is no number."""
     text = text.strip()
     return int(text) if text.isdecimal() and len(text) <= _INT32_DIGITS_MAX else None
 
 
 def _since(before: Neighbour, now: Neighbour, at_ms: int | None) -> Neighbour:
-    """Return a neighbour with the times of its troubles."""
+    """Return another broker with the times of its last fence and its last loss of a directory."""
     fenced = before.active and not now.active
     return replace(
         now,
@@ -543,12 +544,12 @@ def _since(before: Neighbour, now: Neighbour, at_ms: int | None) -> Neighbour:
 
 
 def _is_unclean(before: Placed, leader: int) -> bool:
-    """Whether a leader was elected that was known not to be in sync, nor to have everything that was committed. With
-    eligible leader replicas nobody may be in sync."""
+    """Whether a new leader was neither in sync nor an eligible leader replica. With eligible leader replicas the ISR
+    may be empty."""
     is_new = leader not in (_NO_LEADER, before.leader) and bool(before.isr or before.eligible)
     return is_new and leader not in before.isr and leader not in before.eligible
 
 
 def _fencing(record: FenceBrokerRecord | UnfenceBrokerRecord, fenced: int) -> BrokerRegistrationChangeRecord:
-    """A record from before metadata.version 3.3-IV2 as one of today."""
+    """Return a record from before metadata.version 3.3-IV2 in its present form."""
     return BrokerRegistrationChangeRecord(broker_id=record.id, broker_epoch=record.epoch, fenced=fenced)

@@ -1,4 +1,4 @@
-"""kjbod's own files on the host of a guard, and whose disks they lie on. A disk that carries them is never cut."""
+"""Paths of kjbod's own files on the host of a guard, and their disks. A disk with such a file is never cut."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from kjbod_host.health.mounts import mount_of
 
 
 async def find_own_files(config: Config, real_path: Callable[[str], Awaitable[str]]) -> dict[str, str]:
-    """Real paths of kjbod's own files, by what they are."""
+    """Return the real paths of kjbod's own files, by purpose."""
     return {
         "kjbod.state.dir": await real_path(config.kjbod_state_dir),
         "kjbod.reports.dir": await real_path(config.kjbod_reports_dir),
@@ -21,7 +21,7 @@ async def find_own_files(config: Config, real_path: Callable[[str], Awaitable[st
 
 
 def on_watched_disks(own_files: Mapping[str, str], owned: Mapping[str, Owned]) -> Iterator[str]:
-    """A line for state and reports each, where they would go with a disk that they tell of."""
+    """Yield a line for each of state and reports directory that is on the disk of a watched log directory."""
     table = mounts_now()
     devices: dict[str, str] = {}
     for path, one in owned.items():

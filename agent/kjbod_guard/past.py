@@ -22,7 +22,7 @@ class HistoryError(KjbodError):
 
 
 def read(config_path: Path, own_path: Path | None, count: int) -> Iterable[Entry]:
-    """The newest lines of the audit, the oldest of them first.
+    """Return the newest lines of the audit, oldest first.
 
     Raises:
         KjbodError: a file cannot be used.
@@ -50,12 +50,12 @@ def _entries(text: str) -> Iterator[Entry]:
 
 
 def raw(entry: Entry) -> str:
-    """A line as it is in the audit."""
+    """Return a line as it is in the audit."""
     return json.dumps(entry)
 
 
 def line(entry: Entry) -> str:
-    """A line for people: when, what, where, and the rest of what is known."""
+    """Return a line for people: time, event, text or fields."""
     at = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     event = str(entry.get("event"))
     if entry.get("text"):

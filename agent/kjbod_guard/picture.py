@@ -1,4 +1,4 @@
-"""The guard at one moment, as rows with the names of an agent's (:mod:`kjbod_agent.admin.commands`), so that
+"""State of the guard at one moment, as rows with the same names as an agent's (:mod:`kjbod_agent.admin.commands`). So
 ``kjbod status`` and ``kjbod log-dirs`` show both. Pure.
 """
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from kjbod_host.health.watched import DirectoryStatus
 
 UNWATCHED: Final = "unreadable"
-"""State of a directory that is not watched, in the words of an agent and of the fleet report."""
+"""State of a directory that is not watched, as agents and the fleet report call it."""
 
 
 class ActionCounters(Struct, frozen=True, kw_only=True):
-    """Actions of a guard that acts, and its rights, at one moment.
+    """Counts of actions and missing rights of a guard that acts, at one moment.
 
     Attributes:
         outcomes: actions since this guard started, by name and outcome.
-        hand_missing: how many lines say without which rights the guard cannot act; one where there is no helper.
+        hand_missing: number of rights that the privileged helper lacks; 1 without a helper.
         missing_rights: a line for each right on the cluster that the guard lacks.
-        crippled: whether its threads, or its own answers, prove that the broker is stuck.
-        canary_lag: records that the broker has not applied; None: it was not asked, or has not said.
-        evicted: partitions from which the guard evicted the broker, and that are not restored.
-        evicted_since_ms: wall clock of the first of them.
+        crippled: whether threads or answers of the broker prove that it is stuck.
+        canary_lag: number of metadata records that the broker has not applied; None: not known.
+        evicted: number of partitions from which the guard evicted the broker, and that are not restored.
+        evicted_since_ms: wall clock of the oldest eviction of these.
     """
 
     outcomes: Mapping[tuple[str, str], int]
@@ -49,33 +49,33 @@ class ActionCounters(Struct, frozen=True, kw_only=True):
 
 
 class Picture(Struct, frozen=True, kw_only=True):
-    """The guard at one moment; what nobody knows is None.
+    """State of the guard at one moment; None: not known.
 
     Attributes:
         node_id: of the broker.
         mode: ``observe`` or ``act``.
         broker_state: stage of the broker; None in mode observe.
-        broker_reason: why, in words.
-        counters: the actions; None in mode observe.
+        broker_reason: reason of that stage, in words.
+        counters: counts of actions; None in mode observe.
         needs: partitions that lack replicas; None while the metadata are not followed.
         refused: a row for each partition that the controllers refused.
-        suspects: other brokers of which a guard suspects a directory.
+        suspects: other brokers whose guards suspect a directory.
         cluster_id: of the broker.
         condition: in one line.
-        unbound: why there is no broker for which to watch; None: there is.
+        unbound: why the broker of this file was not found; None: it was found.
         pid: of the broker.
         blind: why the metadata are not followed; None: they are.
-        unknown: what kjbod does not know of them, a line each.
-        incomplete: why the picture of them is incomplete; None: it is whole.
-        unknown_records: records that were not understood in full.
-        controller: address of the active one.
+        unknown: metadata that kjbod does not know, a line each.
+        incomplete: why the picture of the metadata is incomplete; None: it is complete.
+        unknown_records: number of records that were not understood in full.
+        controller: address of the active controller.
         metadata_offset: of the last record that was applied.
         metadata_version: of the cluster.
         broker_epoch: of the broker's registration.
         incarnation_id: of the broker's registration.
-        fenced: whether the broker is.
+        fenced: whether the broker is fenced.
         directories: a row for each, as ``kjbod status`` gets it.
-        disks: what the monitor knows, by path.
+        disks: status of each disk in the monitor, by path.
         certificates: of the guard.
     """
 
@@ -118,7 +118,8 @@ def rows(
     standings: Mapping[str, Standing],
     wall_of: Callable[[int], int],
 ) -> list[dict[str, Any]]:
-    """Rows for all configured directories, in their order; ``observed`` is None where the metadata are not followed."""
+    """Return the rows of all configured directories, in their order; ``observed`` None: the metadata are not
+    followed."""
     held = {} if observed is None else observed.held()
     return [
         _row(
@@ -145,7 +146,7 @@ def rows(
 
 
 def _decided(would: Would | None) -> dict[str, Any]:
-    """Columns for the step of a directory."""
+    """Return the columns for the step of a directory."""
     return {
         "would": None if would is None else str(would.step),
         "would_reason": None if would is None else would.reason or None,
@@ -198,7 +199,7 @@ def _row(
 
 
 def replica_rows(observed: Observed, directory_id: Uuid | None) -> list[dict[str, Any]]:
-    """Replicas that the metadata place in a directory, by name; their sizes nobody was asked."""
+    """Return the replicas that the metadata assign to a directory, sorted by name, without sizes."""
     found = [
         (observed.topics.get(topic_id, str(topic_id)), number, topic_id, placed.leads)
         for (topic_id, number), placed in observed.partitions.items()

@@ -1,8 +1,7 @@
-"""The process that holds the log directories: asked of the kernel by a process of our own.
+"""Search for the process that holds the log directories, in a separate process.
 
-A command line lies in the memory of its process, and reading it waits for a lock that a thread of the broker which is
-stuck on a disk may hold. So neither the event loop nor a thread of the guard reads it, but a process that is there for
-the question alone: it is some MiB. That the broker ends its pidfd tells, at once.
+A command line is in the memory of its process. Reading it needs a lock that a stuck thread of the broker may hold. So
+the guard starts a separate process of some MiB for that read. The broker's pidfd reports the end of the broker at once.
 """
 
 import asyncio
@@ -18,34 +17,34 @@ from kjbod_host.files.file_process import FileProcess
 
 TIMEOUT_MS: Final = 3_000
 _BY_INODE: Final = frozenset({"btrfs", "overlay"})
-"""File systems whose device numbers in the table of locks are others than those of their files."""
+"""File systems whose device numbers in ``/proc/locks`` differ from the device numbers of their files."""
 
 Lock = tuple[int, int, int]
 """Device numbers and inode of a ``.lock``."""
 
 
 class Processes:
-    """Holders of ``.lock``, by directory."""
+    """Search for the processes that hold ``.lock``."""
 
     def __init__(self) -> None:
         self._files = FileProcess("kjbod-procs")
         self._left: tuple[int, ...] = ()
-        """Processes of ours that did not answer."""
+        """Pids of search processes that did not answer."""
         self._asking = False
         self._pid: int | None = None
         self._pidfd = -1
 
     def process_ids(self) -> tuple[int, ...]:
-        """Processes that do the reading now."""
+        """Return the pids of the search processes that work now."""
         return self._files.process_ids() if self._asking else ()
 
     async def holders(
         self, locks: Mapping[str, Lock], file_systems: Mapping[str, str | None]
     ) -> dict[str, Holder | None] | None:
-        """Holders by path; None: nobody says it in time."""
+        """Return the holders of ``.lock`` by path; None: no answer in time."""
         self._left = tuple(pid for pid in self._left if process_sleep(pid)[0] not in ("", "Z"))
         if self._left:
-            return None  # one that is stuck is enough
+            return None  # one stuck process is enough
         paths = list(locks)
         by_inode = any(file_systems.get(path) in _BY_INODE for path in paths)
         self._asking = True
@@ -64,7 +63,7 @@ class Processes:
         return {path: None if one is None else _holder(one) for path, one in zip(paths, told, strict=True)}
 
     async def content(self, path: str) -> bytes | None:
-        """Content of a file that is on no watched disk; None: nobody says it in time, or it cannot be read."""
+        """Return the content of a file that is on no watched disk; None: no answer in time, or it cannot be read."""
         try:
             async with asyncio.timeout(TIMEOUT_MS / 1000):
                 content: bytes = await self._files.call("read", path)
@@ -75,7 +74,7 @@ class Processes:
         return content
 
     def watch(self, pid: int | None, ended: Callable[[], None]) -> None:
-        """Call ``ended`` once when that process ends; None: watch none any more."""
+        """Call ``ended`` once when that process ends; None: stop watching."""
         if pid == self._pid:
             return
         self._forget()
@@ -84,7 +83,7 @@ class Processes:
         try:
             self._pidfd = os.pidfd_open(pid)
         except OSError:
-            return  # it has gone already, or is none of this pid namespace: it is asked for again anyhow
+            return  # it has ended, or is in another pid namespace: the next look finds out
         self._pid = pid
 
         def told() -> None:
@@ -101,7 +100,7 @@ class Processes:
             self._pidfd = -1
 
     def close(self) -> None:
-        """No more questions. Waits for nothing."""
+        """Close the search process and the pidfd, without waiting."""
         self._forget()
         self._files.close()
 

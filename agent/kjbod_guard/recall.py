@@ -1,10 +1,9 @@
-"""Memory of the log directories that a guard has read, so that one which is started beside a disk that hangs already
-knows whose it is. Pure.
+"""Memory of the log directories that a guard has read, for a guard that starts while a disk already hangs. Pure.
 
-A disk that hangs cannot say whose it is, so a guard that has never read it leaves it alone. One that was restarted has:
-what the guard before it read there stands in a file in ``kjbod.state.dir``
-(:mod:`kjbod_host.directories.known_directories`), and is taken up as if it had just been read, as far as nothing can
-have changed meanwhile. That is held against the mount table, and touches no disk:
+A disk that hangs cannot show its owner, so a guard that has never read it does nothing to it. The earlier guard stored
+what it read in a file in ``kjbod.state.dir`` (:mod:`kjbod_host.directories.known_directories`). The new guard uses the
+stored directory as if it had just read it, unless something may have changed since. It checks that with the mount
+table, and touches no disk:
 
 ===================================================  ==================================================================
 what is remembered                                   is taken
@@ -23,8 +22,8 @@ else                                                 yes, while the disk does no
                                                      counts
 ===================================================  ==================================================================
 
-A service gets a mount namespace of its own with each start, and with it other mount ids: those that count are in the
-mount table of process 1, and those of this process only where that cannot be read.
+A service gets a new mount namespace with each start, and with it other mount ids. So the mount ids of process 1 count,
+and those of this process only if the table of process 1 cannot be read.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,10 +41,10 @@ from kjbod_host.storage.api import DirectoryTimeout, LoadedDirectory, MountIdent
 T = TypeVar("T")
 
 OLD_NAME: Final = "guard-directories.json"
-"""The file of releases before :mod:`kjbod_host.directories.known_directories` had this part."""
+"""File of older releases, before :mod:`kjbod_host.directories.known_directories` had this part."""
 VERSION: Final = 1
 YEAR_9999_MS: Final = 253_370_764_800_000
-"""Later times have no date."""
+"""Maximum time: later times cannot be converted to a date."""
 NEVER_READ: Final = "no guard with this kjbod.state.dir has read it since the host was started"
 ELSEWHERE: Final = "its path leads elsewhere than when it was read"
 OTHER_MOUNT: Final = "another mount is there than when it was read"
@@ -55,7 +54,7 @@ REPLACED: Final = "the broker has registered another directory than the one that
 
 
 class DamagedError(KjbodError):
-    """A memory that cannot be read: somebody has changed it, or it is of a newer release."""
+    """A memory that cannot be read: it was changed by hand, or is of a newer release."""
 
 
 class Place(Struct, frozen=True):
@@ -63,17 +62,17 @@ class Place(Struct, frozen=True):
 
     Attributes:
         device: ``"major:minor"``.
-        root: which directory of the file system is mounted.
-        mount_point: where.
+        root: directory of the file system that is mounted.
+        mount_point: path where it is mounted.
         fstype: ``ext4``.
-        source: what was mounted, ``/dev/sdb1``.
+        source: device that was mounted, as ``/dev/sdb1``.
         mount_id: in the mount table of this process.
-        host_id: in that of process 1; None where that cannot be read, or does not have it.
-        disk_sequence: of the block device, another one whenever it was removed and added again; None where the kernel
-            tells none (before 5.15, or there is no block device).
-        mount_number: of the mounted file system, another one whenever it was mounted anew: the kernel gives the ids of
-            mounts that are gone to others, and the next one on the same mount point mostly gets the same. None where
-            its kind has none.
+        host_id: mount id in the mount table of process 1; None: that table cannot be read, or does not have the mount.
+        disk_sequence: sequence number of the block device, a new one after it was removed and added again; None: the
+            kernel has none (before 5.15, or no block device).
+        mount_number: number of the mounted file system, a new one after each mount. Mount ids alone do not show a new
+            mount: the kernel reuses them, mostly for the next mount on the same mount point. None: this type of file
+            system has none.
     """
 
     device: str
@@ -87,20 +86,20 @@ class Place(Struct, frozen=True):
     mount_number: int | None
 
     def is_same(self, now: "Place") -> bool:
-        """Whether it is still there, and nothing else was in its place since."""
+        """Whether ``now`` is the same mount, with no other mount in between."""
         by_host = self.host_id is not None and now.host_id is not None
         same_id = self.host_id == now.host_id if by_host else self.mount_id == now.mount_id
         return same_id and replace(self, mount_id=0, host_id=None) == replace(now, mount_id=0, host_id=None)
 
 
 class Remembered(Struct, frozen=True):
-    """A directory as it was last read.
+    """A directory as last read.
 
     Attributes:
-        loaded: what it said, without its replicas.
-        survey: what lay around it; None where nobody knows.
-        place: where it was mounted.
-        at_ms: when that was, wall clock.
+        loaded: content of the directory, without its replicas.
+        survey: names around it on its file system; None: not known.
+        place: mount of the directory.
+        at_ms: wall clock of the read.
     """
 
     loaded: LoadedDirectory
@@ -110,13 +109,13 @@ class Remembered(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Directories by path, of one boot of the host."""
+    """Remembered directories by path, of one boot of the host."""
 
     node: int
     boot_id: str
     directories: Mapping[str, Remembered]
     written_ms: int = 0
-    """When it was written, wall clock; 0: not known."""
+    """Wall clock of the write; 0: not known."""
 
 
 def place_of(
@@ -126,12 +125,12 @@ def place_of(
     disk_sequence: Callable[[str], int | None],
     mount_number: Callable[[Mount], int | None],
 ) -> Place | None:
-    """The place that a path without symbolic links leads to; None where the mount table does not tell.
+    """Return the mount that a path without symbolic links leads to; None: the mount table does not show one.
 
     Args:
         real_path: the path.
         mounts: the mount table of this process.
-        of_host: that of process 1; empty where it cannot be read.
+        of_host: the mount table of process 1; empty: it cannot be read.
         disk_sequence: of a block device, by ``"major:minor"``.
         mount_number: of a mounted file system.
     """
@@ -152,12 +151,12 @@ def place_of(
 
 
 def why_not(before: Remembered, leads_to: str, now: Place | None, *, shut_down: bool) -> str | None:
-    """Reason why a directory is not taken from memory, in words; None: nothing speaks against it. See the table.
+    """Return why the memory of a directory is not used, in words; None: it may be used. See the table.
 
     Args:
-        before: what is remembered.
-        leads_to: where its path leads now, as far as that can be told without touching its disk.
-        now: the place there.
+        before: the remembered directory.
+        leads_to: present target of its path, found without touching its disk.
+        now: present mount there.
         shut_down: whether its file system was shut down.
     """
     if leads_to != before.loaded.real_path:
@@ -168,22 +167,22 @@ def why_not(before: Remembered, leads_to: str, now: Place | None, *, shut_down: 
 
 
 def taken(before: Remembered, now: Place) -> Remembered:
-    """The directory as if it had been read just now, in the mount namespace of this process."""
+    """Return the remembered directory as if just read, in the mount namespace of this process."""
     identity = replace(before.loaded.identity, mount_id=now.mount_id)
     return replace(before, loaded=replace(before.loaded, identity=identity), place=now)
 
 
 def moment(wall_ms: int) -> str:
-    """``2026-11-23T12:11:56Z``."""
+    """Return a time as text: ``2026-11-23T12:11:56Z``."""
     return datetime.fromtimestamp(wall_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def helpless(silence: DirectoryTimeout, since_ms: int, why: str) -> str:
-    """A line for a directory that does not answer and is not taken from memory.
+    """Return a line about a directory that does not answer and is not used from memory.
 
     Args:
-        silence: of its disk.
-        since_ms: since when, wall clock.
+        silence: timeout of the read.
+        since_ms: wall clock of the first timeout.
         why: see :func:`why_not`.
     """
     where = f" in {silence.wchan}" if silence.wchan else ""
@@ -197,7 +196,7 @@ def helpless(silence: DirectoryTimeout, since_ms: int, why: str) -> str:
 
 
 def encode(memory: Memory) -> dict[str, Any]:
-    """The part of the file, see :mod:`kjbod_host.directories.known_directories`."""
+    """Return the guard's part of the file, see :mod:`kjbod_host.directories.known_directories`."""
     return {
         "version": VERSION,
         "node": memory.node,
@@ -242,7 +241,7 @@ def _row(one: Remembered) -> dict[str, Any]:
 
 
 def decode(part: Mapping[str, Any], node: int, boot_id: str) -> Memory:
-    """The memory of a guard before this one; empty where it is of another boot of the host.
+    """Return the memory of the previous guard; empty if it is of another boot of the host.
 
     Args:
         part: of the file.
@@ -250,7 +249,7 @@ def decode(part: Mapping[str, Any], node: int, boot_id: str) -> Memory:
         boot_id: of this boot.
 
     Raises:
-        DamagedError: it is no memory, or another node's.
+        DamagedError: the part is no memory, or is of another node.
     """
     try:
         if part["version"] != VERSION or part["node"] != node:
@@ -265,7 +264,7 @@ def decode(part: Mapping[str, Any], node: int, boot_id: str) -> Memory:
 
 
 def decode_old(content: bytes, node: int, boot_id: str) -> Memory:
-    """The memory in a file of :data:`OLD_NAME`, see :func:`decode`."""
+    """Return the memory in a file of :data:`OLD_NAME`, see :func:`decode`."""
     try:
         part = parse_document(content)
     except ValueError as error:
@@ -274,12 +273,12 @@ def decode_old(content: bytes, node: int, boot_id: str) -> Memory:
 
 
 def newest(kept: Memory | None, old: Memory | None) -> Memory | None:
-    """The memory that counts, of this release's and that of an earlier one. An earlier release that ran since has read
-    directories since; any other old file is one that was not removed yet.
+    """Return the newer memory, of this release or of an earlier one. If an earlier release ran last, its file has newer
+    reads. Otherwise its file was only not removed yet.
 
     Args:
-        kept: of the file; None: there is none.
-        old: of a file of :data:`OLD_NAME`; None: there is none.
+        kept: memory of this release; None: there is none.
+        old: memory in a file of :data:`OLD_NAME`; None: there is none.
     """
     if kept is None or old is None:
         return kept or old

@@ -1,4 +1,4 @@
-"""The shell of :mod:`.recall`: the file, the mount tables, and a directory that is watched before it could be read."""
+"""The shell of :mod:`.recall`: the file, the mount tables, and directories that are watched before they are read."""
 
 import asyncio
 import contextlib
@@ -35,12 +35,12 @@ from kjbod_host.storage.api import (
 T = TypeVar("T")
 
 LOAD_MS: Final = 10_000
-"""How long a start waits for the file of an earlier release: the next one that is written knows nothing of the
-directories that do not answer now."""
+"""How long a start waits for the file of an earlier release. Without it, directories that do not answer now are lost
+from memory at the next write."""
 PATIENCE_MS: Final = 2_000
-"""How long it waits for links on the way to a directory."""
+"""How long to wait for the symbolic links on the way to a directory."""
 AGAIN_MS: Final = 60_000
-"""Before a file that could not be written is written again."""
+"""Time to the next try after the file could not be written."""
 HOST_MOUNTINFO: Final = "/proc/1/mountinfo"
 
 
@@ -48,17 +48,17 @@ class Recollection(Protocol):
     """Memory of the directories that were read."""
 
     async def recall(self, path: str) -> Remembered | str:
-        """The directory as it was read last, while it does not answer; or why it is not taken, in words. Touches no
-        watched disk."""
+        """Return the directory as last read, while it does not answer; or why its memory is not used, in words. Touches
+        no watched disk."""
 
     def read(self, path: str, loaded: LoadedDirectory) -> None:
-        """Remember what a directory of this broker has said."""
+        """Remember the content of a directory of this broker."""
 
     def surveyed(self, path: str, survey: Survey) -> None:
-        """Remember what lies around it."""
+        """Remember the names around a directory on its file system."""
 
     def forget(self, path: str) -> None:
-        """Forget a directory: what is there is not this broker's, or somebody is about to replace it."""
+        """Forget a directory that is not this broker's, or is about to be replaced."""
 
 
 class NoRecollection:
@@ -80,8 +80,8 @@ class Recalling:
     Args:
         config: of the broker.
         paths: its log directories, as configured.
-        remembering: has the file, and was loaded.
-        links: follows paths, and may get stuck in a disk that nobody remembers.
+        remembering: has the file, already loaded.
+        links: resolves symbolic links, and may get stuck on a disk that is not remembered.
         clock: the time.
         log: for a file that cannot be used.
     """
@@ -101,8 +101,8 @@ class Recalling:
         self._changed = asyncio.Event()
 
     async def load(self) -> None:
-        """Take up what is remembered, and the file of an earlier release, which :meth:`run` then replaces. A file that
-        cannot be used is left out, with a line: it is only a memory."""
+        """Load the memory, also from the file of an earlier release, which :meth:`run` then replaces. A file that
+        cannot be used is skipped with a log line: the guard can work without memory."""
         old, kept, part = await self._load_old(), None, self._remembering.last_read
         try:
             if isinstance(part, str):
@@ -136,7 +136,7 @@ class Recalling:
         self._log.warning("guard.memory.not.read", reason=f"{file}: {reason}", consequence="it is made anew")
 
     async def recall(self, path: str) -> Remembered | str:
-        """The directory as it was read last, or why it is not taken (:class:`Recollection`)."""
+        """Return the directory as last read, or why its memory is not used (:class:`Recollection`)."""
         before = self._memory.directories.get(path)
         if before is None or not self._memory.boot_id:
             return NEVER_READ
@@ -156,7 +156,7 @@ class Recalling:
         return found
 
     async def _leads_to(self, path: str, points: list[str]) -> str:
-        """Target of a path. One question at a time: while one is stuck, no other one is asked."""
+        """Return the target of a path. Only one lookup at a time: a stuck lookup blocks all later ones."""
         while self._following is not None:
             await asyncio.wait([self._following])
         asked = self._following = asyncio.ensure_future(self._links.call("leads_to", path, points))
@@ -166,12 +166,12 @@ class Recalling:
     def _followed(self, asked: asyncio.Future[str]) -> None:
         self._following = None
         if not asked.cancelled():
-            asked.exception()  # perhaps nobody waits for it any more
+            asked.exception()  # the caller may have given up
 
     def read(self, path: str, loaded: LoadedDirectory) -> None:
-        """Remember what a directory has said (:class:`Recollection`)."""
+        """Remember the content of a directory (:class:`Recollection`)."""
         place = _place(loaded.real_path, _mounts(MOUNTINFO))
-        if place is None or place.mount_id != loaded.identity.mount_id:  # another mount is there by now
+        if place is None or place.mount_id != loaded.identity.mount_id:  # another mount is there now
             self.forget(path)
             return
         before = self._memory.directories.get(path)
@@ -179,7 +179,7 @@ class Recalling:
         self._keep(path, Remembered(replace(loaded, replicas=()), survey, place, self._clock.wall_ms()))
 
     def surveyed(self, path: str, survey: Survey) -> None:
-        """Remember what lies around a directory (:class:`Recollection`)."""
+        """Remember the names around a directory (:class:`Recollection`)."""
         before = self._memory.directories.get(path)
         if before is not None and before.survey != survey:
             self._keep(path, replace(before, survey=survey))
@@ -196,7 +196,7 @@ class Recalling:
         self._changed.set()
 
     async def run(self) -> None:
-        """Write the file whenever there is something new, until cancelled."""
+        """Write the file after each change, until cancelled."""
         trouble = ""
         while True:
             await self._changed.wait()
@@ -215,7 +215,7 @@ class Recalling:
                 await self._remove_old()
 
     async def _remove_old(self) -> None:
-        """Remove the file of an earlier release, now that the new one is durable. Where that fails the next start tries
+        """Remove the file of an earlier release, after the new file is durable. If that fails, the next start tries
         again."""
         if not self._replaces_old:
             return
@@ -227,14 +227,15 @@ class Recalling:
 
 
 class Unread:
-    """A directory that is taken from memory and does not answer, for the monitor. Implements ``CanProbe``.
+    """A directory that is known from memory and does not answer, for the monitor. Implements ``CanProbe``.
 
-    Nothing is written there before it was read: a probe reads it first. One that is answered is none, since what is
-    there may be another disk: what it says is :attr:`found`, and whoever waits for :attr:`answered` judges it.
+    A probe only reads the directory, and writes nothing before the directory was read. An answer does not count as a
+    passed probe, because another disk may be there. The answer is in :attr:`found`, and the task that waits for
+    :attr:`answered` judges it.
 
     Attributes:
-        found: what it said at last; None: it has not answered yet.
-        answered: set when it has.
+        found: content of the directory, once it has answered; None: no answer yet.
+        answered: set when the directory has answered.
     """
 
     def __init__(self, agent: DirectoryAgent) -> None:
@@ -244,12 +245,12 @@ class Unread:
 
     @property
     def path(self) -> str:
-        """The log directory as configured."""
+        """Path of the log directory as configured."""
         return self._agent.path
 
     @property
     def on_late_answer(self) -> Callable[[LateAnswer], None] | None:
-        """Called with answers that nobody waits for any more (``CanProbe``)."""
+        """Callback for answers that come after their deadline (``CanProbe``)."""
         return self._agent.on_late_answer
 
     @on_late_answer.setter
@@ -257,14 +258,14 @@ class Unread:
         self._agent.on_late_answer = told
 
     def blocked(self) -> BlockedCall | None:
-        """The request in progress (``CanProbe``)."""
+        """Return the request in progress (``CanProbe``)."""
         return self._agent.blocked()
 
     async def probe(self, *, full: bool, timeout_ms: int) -> ProbeResult:
         """Read the directory.
 
         Raises:
-            StorageError: it does not answer; or it has.
+            StorageError: always: the directory does not answer, or has answered and must be read again.
         """
         self.found = await self._agent.load_head(timeout_ms=timeout_ms)
         self.answered.set()
@@ -272,7 +273,7 @@ class Unread:
 
 
 async def pause(unread: Unread | None, time_ms: int) -> None:
-    """Wait so long, or until a directory answers that has not yet."""
+    """Wait for ``time_ms``, or until an unread directory answers."""
     if unread is None:
         await asyncio.sleep(time_ms / 1000)
         return
@@ -287,7 +288,7 @@ def _place(real_path: str, mounts: tuple[Mount, ...]) -> Place | None:
 
 
 def _mounts(path: str) -> tuple[Mount, ...]:
-    """A mount table; nothing where it cannot be read. Never blocks."""
+    """Return a mount table; empty if it cannot be read. Never blocks."""
     try:
         return read_mounts(path)
     except OSError:
@@ -295,10 +296,10 @@ def _mounts(path: str) -> tuple[Mount, ...]:
 
 
 async def _soon(work: Awaitable[T], time_ms: int) -> T:
-    """Result of a file call within a time.
+    """Return the result of a file call, if it comes within ``time_ms``.
 
     Raises:
-        OSError: of the call, or it does not return.
+        OSError: the call has failed, or is late.
     """
     try:
         async with asyncio.timeout(time_ms / 1000):

@@ -1,7 +1,7 @@
-"""Redundancy that partitions of a broker lack, by the metadata: for status, metrics and alerts. Pure.
+"""Missing redundancy of a broker's partitions, by the metadata: for status, metrics and alerts. Pure.
 
-An eviction makes replica lists shorter, so Kafka's own count of under-replicated partitions does not show what is
-missing. The guard shows it from the first second.
+An eviction makes replica lists shorter, so Kafka's own count of under-replicated partitions does not show the missing
+replicas. The guard shows them at once.
 """
 
 import dataclasses
@@ -23,17 +23,18 @@ REPORT_EVERY_MS: Final = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
-    """Partitions of the broker that lack replicas.
+    """Counts of the broker's partitions that lack replicas.
 
     Attributes:
-        below_replication_factor: that the guard evicted the broker from, and that it is not back in.
-        below_min_isr: whose ISR is smaller than ``min.insync.replicas``.
-        without_leader: that have no leader.
-        in_sync_offline: whose leader, another broker, counts the replica here as in sync while Kafka has its directory
-            offline. A leader does not look at directories when it takes a follower back where nobody writes
-            (``Partition.maybeExpandIsr``), and the page cache of a disk that was cut is gone. Nothing is missing by
-            that, so it is no reason for a report.
-        out_of_sync: replicas of the broker that are not in the ISR. While Kafka copies that is no reason for a report.
+        below_replication_factor: partitions from which the guard evicted the broker, and that are not restored.
+        below_min_isr: partitions whose ISR is smaller than ``min.insync.replicas``.
+        without_leader: partitions without a leader.
+        in_sync_offline: partitions whose leader, another broker, counts the replica here as in sync while Kafka has its
+            directory offline. A leader does not check directories when it puts a follower back into the ISR of an idle
+            partition (``Partition.maybeExpandIsr``). The page cache of a cut disk is gone. No replica is missing, so
+            this count causes no report.
+        out_of_sync: replicas of the broker that are not in the ISR. Kafka may be copying them, so this count causes no
+            report.
     """
 
     below_replication_factor: int
@@ -62,7 +63,7 @@ NOTHING_REPORTED: Final = Reported(Needs(0, 0, 0))
 
 
 def is_due(reported: Reported, found: Needs, now_ms: int) -> bool:
-    """Return whether the guard is to report counts of what is missing now.
+    """Return whether a report of the counts is due now.
 
     Args:
         reported: the last report.
@@ -74,7 +75,7 @@ def is_due(reported: Reported, found: Needs, now_ms: int) -> bool:
 
 
 def evicted(journal: Journal, observed: Observed) -> list[Key]:
-    """Return the partitions that the broker was taken out of and is not back in, by the metadata."""
+    """Return the partitions from which the broker was evicted and that are not restored, by the metadata."""
     return [key for key in journal.evicted if key not in observed.partitions and key[0] in observed.topics]
 
 
@@ -82,7 +83,7 @@ def needs(journal: Journal, observed: Observed, static_min_isr: int) -> Needs:
     """Return how many partitions lack replicas.
 
     Args:
-        journal: what the guard has evicted.
+        journal: has the evictions.
         observed: the metadata, which are followed.
         static_min_isr: ``min.insync.replicas`` of the broker's file.
     """
@@ -103,7 +104,7 @@ def _is_in_sync_offline(observed: Observed, placed: Placed) -> bool:
 
 
 def lines(journal: Journal, observed: Observed, lack: Needs) -> list[tuple[bool, str]]:
-    """Return lines for people, each with whether it is critical; ``lack``: what :func:`needs` has counted."""
+    """Return lines for people, each with whether it is critical; ``lack``: the counts of :func:`needs`."""
     return [(code in CRITICAL, text) for code, text in problems(journal, observed, lack)]
 
 

@@ -1,7 +1,7 @@
 """Replacement of a disk of a Kafka broker, stage by stage, as the runbook has it. Pure.
 
-An operator and the command ``kjbod guard replace`` go through the stages together. A stage that is over is passed
-without a question, whoever did its work: the command may be stopped and typed again at any time.
+An operator and the command ``kjbod guard replace`` go through the stages together. The command skips a stage that is
+already over, so it may be stopped and typed again at any time.
 
 =========  ================================================  =========================================================
 stage      work                                              over when
@@ -19,8 +19,8 @@ sync       Kafka copies                                      the broker serves t
                                                              all replicas of the broker are in sync
 =========  ================================================  =========================================================
 
-kjbod makes no file system, and writes no line of ``/etc/fstab``: both destroy what they are pointed at by mistake.
-``format`` does not begin unless a file system is mounted at the mount point: it would fill the root file system.
+kjbod makes no file system, and writes no line of ``/etc/fstab``, because a mistake there destroys data. ``format``
+begins only if a file system is mounted at the mount point. Otherwise Kafka would fill the root file system.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     CLUSTER_ID: "Id of the Kafka cluster",
     OWNER: "User and group that run Kafka, as USER:GROUP",
 }
-"""Questions for words of commands that nobody knows yet."""
+"""Questions to the operator for placeholders in commands."""
 _CHECKS: Final[Mapping[str, str]] = {"ext4": "fsck.ext4 -f", "xfs": "xfs_repair"}
 
 
@@ -63,7 +63,7 @@ class Replacement(Struct, frozen=True, forbid_unknown_fields=True):
     """A replacement that has begun: the content of its file.
 
     Attributes:
-        version: of the form of the file.
+        version: version of the file's format.
         paths: the log directories on the disk.
         mount_point: where the file system of the disk is mounted.
         source: the device that was mounted.
@@ -76,8 +76,8 @@ class Replacement(Struct, frozen=True, forbid_unknown_fields=True):
         pid: of the broker at the beginning; None: it did not run.
         unit: of systemd that runs the broker; None: unknown.
         owner: ``USER:GROUP`` of the broker's process; None: unknown.
-        stage: the stage that is not over.
-        is_same: whether the old disk comes back, repaired; None: nobody has said.
+        stage: the present stage.
+        is_same: whether the old disk comes back, repaired; None: not answered yet.
     """
 
     version: int
@@ -98,7 +98,7 @@ class Replacement(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def disk(self) -> str:
-        """The disk for people."""
+        """Description of the disk for people."""
         found = [
             self.device or self.source,
             self.model,
@@ -113,13 +113,13 @@ class Replacement(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Facts(Struct, frozen=True):
-    """State of the host that can be seen now.
+    """Facts about the host at this moment.
 
     Attributes:
-        runs: whether a process of the broker runs: the one from the beginning, or one that the guard sees.
+        runs: whether a process of the broker runs: the process from the beginning, or a process that the guard sees.
         is_seen: whether the guard sees a process of the broker.
         is_mounted: whether a file system is mounted at the mount point.
-        behind: reason for which the broker is not complete again; None: it is.
+        behind: why the broker is not complete again; None: it is.
     """
 
     runs: bool
@@ -149,7 +149,7 @@ def behind(answer: Mapping[str, Any], paths: Sequence[str]) -> str | None:
 
 
 def is_over(now: Replacement, facts: Facts) -> bool:
-    """Return whether facts alone say that the stage of a replacement is over."""
+    """Return whether the facts show that the stage of a replacement is over."""
     match now.stage:
         case Stage.STOP:
             return not facts.runs
@@ -182,7 +182,7 @@ def swapped(now: Replacement, repeated: str) -> Replacement | None:
 
 
 def stale_fstab(now: Replacement, fstab: str | None) -> bool:
-    """Return whether ``/etc/fstab`` names the old file system, whose UUID no new one has."""
+    """Return whether ``/etc/fstab`` still has the UUID of the old file system."""
     return not now.is_same and fstab is not None and fstab.startswith("UUID=") and fstab == now.fstab
 
 
@@ -230,7 +230,7 @@ def commands(now: Replacement, files: Sequence[str], config: str, *, dynamic: bo
 
 
 def text(now: Replacement) -> list[str]:
-    """Return lines for a person about the stage: what it does first, then hints."""
+    """Return lines for a person about the stage: first its work, then hints."""
     process = "the broker" if now.pid is None else f"the broker (process {now.pid})"
     match now.stage:
         case Stage.RELEASE:
@@ -268,7 +268,7 @@ def decode(content: bytes) -> Replacement:
     """Return the replacement of a file.
 
     Raises:
-        ValueError: the file is none, or of a newer kjbod.
+        ValueError: the content is no replacement, or is of a newer kjbod.
     """
     found = msgspec.json.decode(content, type=Replacement)
     if found.version != VERSION:

@@ -1,4 +1,4 @@
-"""The shell of ``kjbod guard replace``: asks, runs commands, waits, and keeps the :mod:`.replacement` in a file."""
+"""The shell of ``kjbod guard replace``: asks the operator, runs commands, waits, and keeps the state in a file."""
 
 import contextlib
 import fcntl
@@ -34,7 +34,7 @@ FILE_BYTES_MAX: Final = 64 * 1024
 FSTAB: Final = Path("/etc/fstab")
 POLL_S: Final = 1.0
 STUCK_AFTER_MS: Final = 60_000
-"""A broker that ends later than this may be stuck on the disk."""
+"""Time of a stop after which a hint says that the broker may be stuck on the disk."""
 
 
 class Replacing:
@@ -58,14 +58,14 @@ class Replacing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a replacement to go on with."""
+        """Whether a replacement has begun, and can continue."""
         return self._file.exists()
 
     def show(self, directory: str) -> None:
-        """Print what is left to do, and do nothing.
+        """Print the remaining stages, and do nothing.
 
         Raises:
-            KjbodError: there is nothing to replace, or it cannot be said.
+            KjbodError: there is nothing to replace, or the guard does not answer.
         """
         now: Replacement | None = self._kept(directory) or self._begin(directory)
         while now is not None:
@@ -76,7 +76,7 @@ class Replacing:
         """Go through the stages with a person.
 
         Raises:
-            KjbodError: there is nothing to replace, or it cannot go on.
+            KjbodError: there is nothing to replace, or the replacement cannot continue.
             click.Abort: the person has stopped it.
         """
         with self._alone():
@@ -96,7 +96,7 @@ class Replacing:
     # ------------------------------------------------------------------------------------------------------ the stages
 
     def _stage(self, now: Replacement) -> Replacement | None:
-        """Do one stage; gives the replacement after it."""
+        """Do one stage; return the replacement after it."""
         if replacement.is_over(now, self._look(now)):
             return replacement.after(now)
         self._say(now)
@@ -131,10 +131,10 @@ class Replacing:
         return replacement.after(now)
 
     def _do(self, now: Replacement, commands: Sequence[replacement.Command]) -> bool:
-        """Run the commands of a stage after a question; gives whether all of them have succeeded."""
+        """Run the commands of a stage after a question; return whether all of them have succeeded."""
         if not click.confirm("Do it?", default=True):
             raise click.Abort
-        if replacement.is_over(now, facts := self._look(now)):  # somebody has done it by hand
+        if replacement.is_over(now, facts := self._look(now)):  # the operator has done it by hand
             return True
         if (reason := replacement.why_not_begin(now, facts)) is not None:
             self._out(safe(reason))
@@ -169,7 +169,7 @@ class Replacing:
         return True
 
     def _wait(self, now: Replacement) -> None:
-        """Wait until the stage is over, however long that takes."""
+        """Wait until the stage is over, without a limit."""
         said, began_ms, hinted = "", self._clock.monotonic_ms(), False
         while not replacement.is_over(now, facts := self._look(now)):
             text = facts.behind or "" if now.stage is Stage.SYNC else f"waiting: {now.stage}"
@@ -245,7 +245,7 @@ class Replacing:
         """Return the replacement that has begun.
 
         Raises:
-            KjbodError: it is of another directory, or the file cannot be used.
+            KjbodError: the replacement is of another directory, or the file cannot be used.
         """
         try:
             found = replacement.decode(read_file(self._file, bytes_max=FILE_BYTES_MAX))
@@ -270,7 +270,7 @@ class Replacing:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other terminals out. The lock is on the directory: it leaves no file."""
+        """Keep other terminals out. The lock is on the state directory, so it needs no lock file."""
         try:
             descriptor = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

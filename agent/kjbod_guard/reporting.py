@@ -1,4 +1,4 @@
-"""The shell that opens and ends the guard's account, with its writers, and tells what is due by time."""
+"""The shell that opens and closes the guard's account with its writers, and reports regular samples."""
 
 import asyncio
 import socket
@@ -30,8 +30,8 @@ class Reporting:
         log: the log.
 
     Attributes:
-        account: log, health report and audit; there when opened.
-        audit: the audit alone, likewise.
+        account: log, health report and audit; set by :meth:`open`.
+        audit: the audit alone; set by :meth:`open`.
     """
 
     def __init__(self, config: Config, mode: str, clock: Clock, log: Log) -> None:
@@ -51,7 +51,7 @@ class Reporting:
         files: FileProcess,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """Open it, and tell what is watched.
+        """Open the account, and report the watched directories.
 
         Args:
             incarnation_id: of this run.
@@ -83,7 +83,7 @@ class Reporting:
         self.account.begun(watched, watching.unwatched, config.source)
 
     async def sample(self, watching: Watching, monitor: HealthMonitor, following: Following) -> None:
-        """A line per directory in the health report, each ``kjbod.reports.interval.ms``."""
+        """Write a line per directory into the health report, each ``kjbod.reports.interval.ms``."""
         while True:
             held = following.observed.held() if following.is_followed else {}
             led = {str(one): counts.led for one, counts in held.items()}
@@ -93,16 +93,16 @@ class Reporting:
             await asyncio.sleep(self._config.kjbod_reports_interval_ms / 1000)
 
     def process_ids(self) -> tuple[int, ...]:
-        """The writer's process."""
+        """Return the pid of the report writer's process."""
         return () if self._reports is None else self._reports.process_ids()
 
     async def end(self, exit_code: int, reason: str) -> None:
-        """Tell the last line, and close the report."""
+        """Report the end of the guard, and close the health report."""
         if self._is_open:
             self.account.stopped(exit_code, reason)
         await self.close()
 
     async def close(self) -> None:
-        """Close the report; nothing happens where it has ended, or was never opened."""
+        """Close the health report, if it is open."""
         if self._reports is not None:
             await self._reports.close(END_TIMEOUT_MS)

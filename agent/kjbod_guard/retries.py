@@ -1,4 +1,4 @@
-"""Refused requests about partitions: when each is sent again, and when it is left to a person. Pure.
+"""Retries of refused requests about partitions: when to send each again, and when to leave it to an operator. Pure.
 
 Replica lists are changed by partition. What a controller refuses for one partition (a replica list with a broker that
 is cordoned or not registered, a topic that was deleted, somebody else's reassignment) holds up no other. A refused
@@ -6,9 +6,10 @@ partition is asked for again after :data:`FIRST_MS`, then after twice as long ea
 once when a broker of its list is cordoned, uncordoned, registered or unregistered, or when controllers that did not
 answer do so again.
 
-A list is put back however long that takes: until the controllers take it, or a person changes it. An eviction or a
-demotion is left to a person after :data:`GIVE_UP_MS`, with the controller's own reason; one that was not due for
-:data:`FORGET_MS` begins anew: that is another incident.
+Requests to restore a list never end: they stop when the controllers accept the list, or a person changes it. An
+eviction or a
+demotion is left to a person after :data:`GIVE_UP_MS`, with the controller's own reason; a partition that was not due
+for :data:`FORGET_MS` begins again, as a new incident.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -24,7 +25,7 @@ LAST_MS: Final = 60_000
 GIVE_UP_MS: Final = 600_000
 FORGET_MS: Final = 2 * LAST_MS
 _BEGINS: Final = ("evict", "demote")
-"""The means that change lists; the others put them back."""
+"""Actions that change lists; the other actions restore lists."""
 
 
 class Refused(Struct, frozen=True):
@@ -32,12 +33,12 @@ class Refused(Struct, frozen=True):
 
     Attributes:
         means: what was asked: ``evict``, ``restore``, ``demote`` or ``promote``.
-        reason: the controller's.
+        reason: of the controller.
         since_ms: monotonic time of the first refusal.
-        due_ms: when it is asked for again.
-        wait_ms: the wait before that.
+        due_ms: when the request is sent again.
+        wait_ms: time from the last refusal to ``due_ms``.
         brokers: of its replica list, as it was before the guard changed it.
-        barred: those of them for which a controller may have refused the list (:func:`.budget.barred`).
+        barred: the brokers among them for which a controller may have refused the list (:func:`.budget.barred`).
     """
 
     means: str
@@ -50,7 +51,7 @@ class Refused(Struct, frozen=True):
 
     @property
     def is_left(self) -> bool:
-        """Whether it is left to a person."""
+        """Whether the partition is left to a person."""
         return self.means in _BEGINS and self.due_ms - self.since_ms >= GIVE_UP_MS
 
 
@@ -91,7 +92,7 @@ def after(
 
 
 def due(retries: Retries, means: str, keys: Collection[Key], now_ms: int) -> list[Key]:
-    """Return the partitions that may be asked for now."""
+    """Return the partitions whose request may be sent now."""
     return [
         key
         for key in keys
@@ -103,8 +104,8 @@ def due(retries: Retries, means: str, keys: Collection[Key], now_ms: int) -> lis
 
 
 def at_once(retries: Retries, since_ms: int, now_ms: int) -> Retries:
-    """Return the retries when controllers that have not answered since then do so again: what failed meanwhile is due,
-    but for what is left to a person."""
+    """Return the retries after controllers answer again that were silent since ``since_ms``. Retries that failed during
+    the silence are due now, except retries that are left to a person."""
     return {
         key: replace(one, due_ms=min(one.due_ms, now_ms))
         if one.due_ms - one.wait_ms >= since_ms and not one.is_left
@@ -136,5 +137,5 @@ def kept(retries: Retries, wanted: Mapping[str, Collection[Key]], now_ms: int, b
 
 
 def _is_over(one: Refused, now_ms: int) -> bool:
-    """Whether the incident in which it was asked for is over. A list is to be put back however long that takes."""
+    """Whether the incident of the refusal is over. Retries that restore a list never end."""
     return one.means in _BEGINS and now_ms - one.due_ms > FORGET_MS

@@ -1,12 +1,11 @@
-"""Rights of a guard's daemon: the user it becomes when the helper has started, and the capabilities it gives up.
+"""Rights of a guard's daemon: its user after the start of the helper, and the capabilities that it drops.
 
-The helper alone acts on the kernel; the daemon reads, asks and writes as any program of the broker's user. So a daemon
-that was started as root goes on as the owner of the log directories, or as root where they are root's, and in either
-case without a capability, for good. It cannot be traced either: who has got hold of the broker's user has not
-got hold of the helper by that.
+Only the helper needs capabilities; the daemon works like any program of the broker's user. So a daemon that was started
+as root continues as the owner of the log directories, and drops all capabilities irreversibly. The daemon also cannot
+be traced, so an attacker with the broker's user does not get access to the helper.
 
-Disks may hang, and so may what lies on them be asked by a child alone, which is left behind. It is asked before there
-is a helper: a child that is stuck would hold its socket.
+Disks may hang, so only a child looks at files on them, and a stuck child is left behind. This happens before the start
+of the helper: a stuck child would hold the helper's socket open.
 """
 
 import contextlib
@@ -31,10 +30,10 @@ from kjbod.errors import ConfigError, KjbodError
 from kjbod.permissions import advice, user_name
 
 ANSWER_MS: Final = 3_000
-"""How long log directories, the table of groups and kjbod's own directories may take to answer."""
+"""Maximum time for answers from log directories, the group database and kjbod's own directories."""
 ANSWER_BYTES_MAX: Final = 1 << 20
 NAMES_MAX: Final = 10_000
-"""Names in kjbod's own directories that are looked at."""
+"""Maximum number of names in kjbod's own directories that are checked."""
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 24, 38, 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITIES_MAX: Final = 64
@@ -45,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NoOwnerError(KjbodError):
-    """No log directory says whose it is. It may when its disk is there."""
+    """No log directory shows its owner now. It may later, when its disk is mounted."""
 
 
 class User(Struct, frozen=True):
@@ -62,18 +61,18 @@ class User(Struct, frozen=True):
 
 
 def log_paths(config: Config) -> tuple[str, ...]:
-    """All log directories of a broker, that of the metadata included."""
+    """Return all log directories of a broker, including the directory of the metadata log."""
     return tuple(dict.fromkeys((*config.log_dirs, config.metadata_log_dir)))
 
 
 def owner(paths: Collection[str]) -> User:
-    """The owner of the log directories. Blocks for :data:`ANSWER_MS` twice at most.
+    """Return the owner of the log directories. Blocks for 2 x :data:`ANSWER_MS` at most.
 
-    A directory counts where it has a ``meta.properties``: a mount point without its disk is root's, and so is a mask.
+    Only a directory with ``meta.properties`` counts. Root owns a mount point without its disk, and a mask.
 
     Raises:
-        ConfigError: they are different users'.
-        NoOwnerError: none says it.
+        ConfigError: the directories have different owners.
+        NoOwnerError: no directory shows its owner.
     """
     told = _asked({path: functools.partial(_owner_of, path) for path in paths})
     found = {path: one for path in paths if (one := told.get(path)) is not None}
@@ -102,7 +101,7 @@ def _owner_of(path: str) -> tuple[int, int] | None:
 
 
 def _groups_of(uid: int) -> tuple[int, list[int]] | None:
-    """Primary group and all groups; None: the user has no name. May ask a directory service."""
+    """Return the primary group and all groups of a user; None: the user has no name. May ask a directory service."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -112,12 +111,12 @@ def _groups_of(uid: int) -> tuple[int, list[int]] | None:
 
 
 def why_unusable(config: Config, user: User | None) -> str | None:
-    """Reason why ``user`` cannot use kjbod's own directories, in one line with what to do; None: nothing speaks against
-    it, or they do not answer. Blocks for :data:`ANSWER_MS` at most.
+    """Return why ``user`` cannot use kjbod's own directories, in one line with the remedy; None: no reason is known, or
+    they do not answer. Blocks for :data:`ANSWER_MS` at most.
 
     Args:
-        config: names them.
-        user: who is to use them; None: this process as it is.
+        config: has the paths of these directories.
+        user: user to check; None: the present user of this process.
     """
 
     def look() -> str | None:
@@ -141,7 +140,7 @@ def why_unusable(config: Config, user: User | None) -> str | None:
 
 
 def _files(root: Path) -> Iterable[Path]:
-    """``root`` and what lies below it, or the directory in which it would be made."""
+    """Yield ``root`` and all paths below it, or the existing directory in which ``root`` would be made."""
     above = root
     while not os.path.lexists(above) and above != above.parent:
         above = above.parent
@@ -160,14 +159,15 @@ def _files(root: Path) -> Iterable[Path]:
 
 
 def _is_usable(path: Path) -> bool:
-    """Whether permissions allow it; what is gone by now, or cannot be written by anybody, is no matter of them."""
+    """Whether permissions allow the use of a path. A missing path, or one on a read-only file system, counts as
+    usable."""
     if os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)):
         return True
     return not os.path.lexists(path) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _remedy(path: Path, root: Path) -> str:
-    if path in root.parents:  # it is no use to give that away
+    if path in root.parents:  # a chown of that directory would not help
         me = user_name(os.geteuid())
         return f"it is not there, and {me} cannot make it in {path}: install -d -o {me} {root}"
     return advice(path, root)
@@ -177,13 +177,14 @@ def _remedy(path: Path, root: Path) -> str:
 
 
 def give_up(user: User | None) -> None:
-    """Go on as ``user``, None: as who this is, without any right, for good. No other thread may run yet.
+    """Continue as ``user`` (None: as the present user) without any capability, irreversibly. No other thread may run
+    yet.
 
     Raises:
-        KjbodError: they cannot be given up.
+        KjbodError: the rights cannot be dropped.
     """
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    # It takes CAP_SETPCAP. Without that a program that is exec'd has no more than it had all the same (no_new_privs).
+    # This needs CAP_SETPCAP. Without it, no_new_privs still keeps an exec'd program from getting capabilities.
     for number in range(_CAPABILITIES_MAX):
         _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
@@ -193,7 +194,7 @@ def give_up(user: User | None) -> None:
         _clear_capabilities()
     except OSError as error:
         raise KjbodError(f"a guard that acts cannot give its own rights up: {error.strerror}") from None
-    # Else a process of the same user could take the helper's socket (pidfd_getfd).
+    # Otherwise a process of the same user could take the helper's socket (pidfd_getfd).
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -218,7 +219,8 @@ def _clear_capabilities() -> None:
 
 
 def _asked(questions: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Answers of a child each, as JSON has them; without those that raise, or do not come in :data:`ANSWER_MS`."""
+    """Return the answers of one child per question, as JSON values. Leave out children that raise, or are later than
+    :data:`ANSWER_MS`."""
     waiting: dict[int, tuple[str, int]] = {}
     for name, question in questions.items():
         read_end, write_end = os.pipe2(os.O_CLOEXEC)

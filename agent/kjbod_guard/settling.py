@@ -1,8 +1,8 @@
-"""Settling of what the guard has changed, or was about to: when a replica list need not be written down any more. Pure.
+"""Settling of the guard's changes: decides when the journal can forget an old replica list. Pure.
 
-It stands in the journal until the metadata have shown it as it was left, and then another one: as it was before, or
-somebody else's. Where they have not shown it as it was left for :data:`UNSEEN_MS`, the request was not taken; that time
-begins anew where the metadata were not followed meanwhile.
+The journal keeps an old list until the metadata have shown the guard's change, and then another list: the old one, or a
+change by others. If the metadata do not show the guard's change within :data:`UNSEEN_MS`, the controllers did not
+accept it. That time begins again after a break in following the metadata.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,38 +14,38 @@ from kjbod_guard.journal import Demoted, Evicted
 from kjbod_guard.observing import Key, Observed
 
 UNSEEN_MS: Final = 10_000
-"""A change that metadata which are followed have not shown for so long was not made."""
+"""Time after which a change that the followed metadata do not show was not made."""
 UNFOLLOWED_MS: Final = 3_000
-"""Between two looks: the metadata were not followed meanwhile, or the guard stood still."""
+"""Time between two looks from which the metadata count as not followed in between, or the guard stood still."""
 
 
 class Shown(Enum):
-    """State of a list that was changed, as the metadata show it."""
+    """State in the metadata of a list that the guard has changed."""
 
     AS_LEFT = auto()
     RETURNING = auto()
-    """As it was before, and its leader not yet."""
+    """The list is as before the change, but its leader is not yet."""
     AS_BEFORE = auto()
     OTHERWISE = auto()
-    """Changed by somebody else, or its topic is gone."""
+    """Others have changed the list, or its topic is gone."""
 
 
 def eviction_shown(key: Key, one: Evicted, observed: Observed) -> Shown:
-    """State of a partition that the broker was taken out of."""
+    """Return the state of a partition from which the broker was evicted."""
     now = observed.others.get(key)
     without = tuple(broker for broker in one.before if broker != observed.broker_id)
     if now is not None and now.replicas == without:
         return Shown.AS_LEFT
     if now is not None and set(now.replicas) < set(without):
-        return Shown.AS_LEFT  # others have been taken out after us, and come back before us
+        return Shown.AS_LEFT  # other brokers were evicted later, and come back earlier
     there = observed.partitions.get(key)
     if there is not None and observed.broker_id in there.removing:
-        return Shown.AS_LEFT  # Kafka completes it when all other replicas are in sync, maybe much later
+        return Shown.AS_LEFT  # Kafka completes the reassignment when all other replicas are in sync, maybe much later
     return Shown.AS_BEFORE if key in observed.partitions else Shown.OTHERWISE
 
 
 def demotion_shown(key: Key, one: Demoted, observed: Observed) -> Shown:
-    """State of a partition whose list was put in another order."""
+    """Return the state of a partition whose list was reordered."""
     now = observed.partitions.get(key)
     if now is not None and now.replicas == one.after:
         return Shown.AS_LEFT
@@ -55,28 +55,29 @@ def demotion_shown(key: Key, one: Demoted, observed: Observed) -> Shown:
 
 
 class Settling:
-    """Memory of what the metadata have shown of lists that are written down.
+    """Memory of the metadata's states of lists in the journal.
 
     Args:
-        unfollowed_ms: where two looks are further apart, the metadata were not followed, or the guard stood still.
+        unfollowed_ms: longer times between two looks mean that the metadata were not followed, or the guard stood
+            still.
     """
 
     def __init__(self, unfollowed_ms: int) -> None:
         self._unfollowed_ms = unfollowed_ms
         self._seen: set[Key] = set()
         self._unseen: dict[Key, int] = {}
-        """Since when the metadata have not shown a change, on the monotonic clock: the wall clock may be set."""
+        """Monotonic time since when the metadata do not show a change, by partition."""
         self._settled_ms = 0
 
     def begun(self, keys: Iterable[Key]) -> None:
-        """Lists are about to be changed (again): what was seen of them is over."""
+        """Forget earlier observations of lists that are about to be changed."""
         for key in keys:
             self._seen.discard(key)
             self._unseen.pop(key, None)
 
     def settle(self, shown: Mapping[Key, Shown], now_ms: int) -> tuple[list[Key], list[Key]]:
-        """Compare lists with the metadata, which are followed; those that are as they were before, and those that are
-        otherwise: neither need be written down any longer."""
+        """Compare lists with the metadata, which are followed. Return lists that are as before the change, and lists
+        that others have changed: the journal needs neither any longer."""
         if now_ms - self._settled_ms > self._unfollowed_ms:
             self._unseen.clear()
         self._settled_ms = now_ms

@@ -22,16 +22,16 @@ from kjbod_host.health.state import Health
 
 
 class Showing:
-    """The guard, as others see it.
+    """Maker of the condition and the picture of a guard.
 
     Args:
         config: of the broker.
         mode: ``observe`` or ``act``.
         watching: the directories.
         monitor: judges their disks.
-        core: what would be done.
+        core: decides the steps.
         clock: the time.
-        left: what a guard before this one has done, and this one, which observes, does not undo, in words.
+        left: actions of an earlier guard that this guard, which observes, does not undo, in words.
         certificates: of the guard.
     """
 
@@ -92,7 +92,7 @@ class Showing:
         verdicts: Mapping[str, Verdict],
         leader: Leader | None,
     ) -> Picture:
-        """Return everything at this moment; ``leader`` is the active controller, as far as it is known."""
+        """Return the picture of this moment; ``leader`` is the active controller, if known."""
         statuses = {status.path: status for status in self._monitor.status()}
         core, observed = self._core, now.observed
         decided = {**dict.fromkeys(statuses, (None, NOTHING)), **core.decide(now)}

@@ -67,26 +67,26 @@ class Disk(Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: of the directory, as configured.
-        directory_id: that was read there, or is known from memory; None where nobody knows.
+        directory_id: id that was read there, or is known from memory; None: not known.
         health: the verdict; None: the directory is not watched.
-        cause: why.
-        in_trouble: whether it is suspected of something that may end as failed.
+        cause: cause of the verdict.
+        in_trouble: whether a suspicion is open that may end in the verdict failed.
         failed_ms: monotonic time of the verdict failed; None: it has not failed.
-        bad_ms: since when it has stood still, or answered nothing but errors; the last request that it completed since
-            ends that time, and begins it anew.
-        over: why its failure may be over, in words; None: nothing says so.
+        bad_ms: monotonic time since when the disk stands still, or answers nothing but errors. Each completed request
+            restarts that time.
+        over: why the failure may be over, in words; None: nothing shows that.
         kept: why the failed mount is not the broker's mount, in words; None: it is.
-        unidentified: whether only its ``meta.properties`` is gone or another one, and it answers.
-        unread: whether it is known from memory alone, and has not answered since.
-        errors: whether it answers EIO, as a file system that was shut down does, so that nobody waits there.
-        masked: whether it is not watched, and a guard before this one has mounted a mask over it.
+        unidentified: whether only ``meta.properties`` is missing or changed, and the disk answers.
+        unread: whether the directory is known only from memory, and has not answered since.
+        errors: whether it answers EIO, like a file system that was shut down, so that no thread waits there.
+        masked: whether it is not watched because of a mask from an earlier guard.
         elsewhere: whether the path leads to another mount than when it was read.
-        file_system: ``"ext4"``; None where nobody knows.
+        file_system: ``"ext4"``; None: not known.
         shared: why its file system may not be shut down, in words; None: it carries nothing but log directories.
         beside: paths of other directories on its file system.
-        shares: paths of directories that what happens to this disk happens to, those beside it included.
+        shares: paths of directories on the same device, including the directories on its file system.
         cut_after_ms: ``kjbod.guard.cut.after.ms``, or its default for this medium.
-        medium: ``"flash"``, in words of the default; empty where the time is configured.
+        medium: medium that decides the default, as ``"flash"``; empty: the time is configured.
     """
 
     path: str
@@ -112,13 +112,13 @@ class Disk(Struct, frozen=True, kw_only=True):
 
     @property
     def is_known_well(self) -> bool:
-        """Whether the disk is known to be healthy. Of one that is held nobody knows: an adapter that lets nothing
-        through looks like that."""
+        """Whether the disk is known to be healthy. A frozen file system proves nothing: a blocked adapter looks the
+        same."""
         return self.health not in (None, Health.FAILED, Health.HELD) and not self.in_trouble
 
     @property
     def serves(self) -> bool:
-        """Whether the disk is known to be healthy, whoever's the directory is by now."""
+        """Whether the disk is known to be healthy, regardless of the owner of the directory."""
         return self.is_known_well or self.unidentified
 
     @property
@@ -133,26 +133,26 @@ class Disk(Struct, frozen=True, kw_only=True):
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """Everything that is known at one moment.
+    """All facts that are known at one moment.
 
     Attributes:
         now_ms: monotonic time.
-        wall_ms: wall clock, for what people read.
+        wall_ms: wall clock, for texts.
         disks: of all configured directories, by path.
         observed: the metadata, as far as they were read.
-        blind: why they are not followed; None: they are.
-        answered_ms: when a controller was asked last whose answer is applied; None: none has answered.
-        unbound: why there is no broker for which to act; None: there is.
+        blind: why the metadata are not followed; None: they are.
+        answered_ms: time of the last request to a controller whose answer is applied; None: no answer yet.
+        unbound: why the broker of this file was not found; None: it was found.
         looked: whether it is known which process holds the log directories, if any.
-        pid: of the broker's process; None: none is there.
+        pid: of the broker's process; None: there is none.
         told: whether the privileged helper was told that this process is the broker.
-        ended_pid: of a broker's process of which the kernel told that it has ended.
+        ended_pid: pid of the broker's process that has ended, as the kernel reported.
         may_evict: whether the guard has ALTER on the cluster, and its journal can be written, as far as it is known.
-        no_helper: why nothing can be done on this host, in words; None: it can, or the guard observes.
+        no_helper: why the privileged helper cannot act on this host, in words; None: it can, or the guard observes.
         quorum: of the controllers, as far as it is known; None: the node is no controller.
-        stuck: why a thread proves that the broker cannot go on, in words; None: none does.
-        waits: whether any thread of the broker has waited for a disk that was acted on, and does not come back.
-        silent: why the broker's answers say that it does not go on, in words; None: they do not.
+        stuck: proof by a thread that the broker is stuck, in words; None: there is none.
+        waits: whether any thread of the broker still waits for a disk that the guard acted on.
+        silent: sign in the broker's answers that it is stuck, in words; None: there is none.
     """
 
     now_ms: int
@@ -175,6 +175,6 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     @property
     def unsure(self) -> str | None:
-        """Reason why the metadata are no ground for an act, in words: they are not followed, or the picture of them is
-        incomplete (:mod:`kjbod.metadata.newer`). None: they are a ground."""
+        """Reason why the metadata do not justify an action, in words: they are not followed, or the picture of them is
+        incomplete (:mod:`kjbod.metadata.newer`). None: there is no such reason."""
         return self.blind or self.observed.incomplete

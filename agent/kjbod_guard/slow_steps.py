@@ -1,7 +1,8 @@
-"""Steps about a log directory whose disk is slow and works: leadership moves off it, and comes back. Pure.
+"""Steps about a log directory whose disk is slow but works: leadership moves away, and comes back. Pure.
 
-As Cruise Control demotes a disk: the broker goes to the end of the replica lists of what it leads there, and an
-election of the preferred leaders makes another replica that is in sync lead. Nothing is copied, and the broker follows.
+The guard demotes a disk as Cruise Control does. It moves the broker to the end of the replica lists of partitions that
+the broker leads there. Then an election of the preferred leaders makes another in-sync replica lead. Nothing is copied,
+and the broker follows.
 The lists are put back when the verdict is online again, which takes three quick probes in a row.
 
 =========  =====================================================  =====================================================
@@ -35,15 +36,15 @@ from kjbod_guard.effects import Demote, Effect, Move, Promote
 from kjbod_guard.observing import Key
 
 AGAIN_MS: Final = 10_000
-"""From one request to the next: by then the metadata show what came of it."""
+"""Time from one request to the next. By then the metadata show the result of the first."""
 DEMOTES_MAX: Final = 2
-"""For a partition, while its disk is slow."""
+"""Maximum number of demotions of a partition while its disk is slow."""
 PROMOTES_MAX: Final = 3
-"""Requests that the controllers took, and that the metadata do not show."""
+"""Maximum number of requests that the controllers accepted, but the metadata do not show."""
 
 
 class State(StrEnum):
-    """State of a directory, as far as leadership goes."""
+    """State of the leadership of a directory."""
 
     LEADING = "leading"
     DEMOTING = "demoting"
@@ -52,16 +53,16 @@ class State(StrEnum):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """A directory whose disk is slow, or was.
+    """State of a directory whose disk is slow, or was slow.
 
     Attributes:
         state: see the table.
-        since_ms: when it entered that, or the last answer came.
-        reason: in words, why the last request was in vain.
+        since_ms: when the directory entered that state, or got the last answer.
+        reason: in words, why the last request failed.
         asked: how often each partition was demoted.
-        attempts: requests to put back that the controllers took for all partitions.
-        taken_ms: when they took one for some at least; None: they have taken none.
-        under_way: what is being done now.
+        attempts: requests to restore lists that the controllers accepted for all partitions.
+        taken_ms: when the controllers last accepted a request for at least some partitions; None: never.
+        under_way: the effect that is being carried out.
     """
 
     state: State = State.LEADING
@@ -78,13 +79,13 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: as configured.
-        directory_id: as text; None where nobody could read it.
+        directory_id: as text; None: not known.
         slow: whether its disk is slow, and leadership is to move.
         well: whether its disk is healthy, or slow disks are to be left unchanged.
         free: whether nothing else is done about the directory, and the broker is there.
-        demote: lists of partitions that others may lead now, as they are and as they are to be.
-        promote: lists as they were of partitions that are as they were left, and may be put back now.
-        later: how many more may be put back later.
+        demote: present and new lists of partitions that other brokers may lead now.
+        promote: original lists of partitions that are unchanged since the demotion, and may be restored now.
+        later: number of partitions that may be restored later.
     """
 
     path: str
@@ -109,8 +110,7 @@ def advance(now: Standing, facts: Facts, now_ms: int) -> Move[Standing]:
 
 
 def came_of(now: Standing, done: Done, now_ms: int, refused: Collection[Key] = ()) -> Standing:
-    """Return the state after the effect that was under way, which is over; ``refused``: the partitions for which it did
-    not work."""
+    """Return the state after the effect in progress has ended; ``refused``: the partitions for which it failed."""
     effect = now.under_way
     happened = done.happened
     now = replace(now, under_way=None, since_ms=now_ms, reason=done.reason)
@@ -130,7 +130,7 @@ def came_of(now: Standing, done: Done, now_ms: int, refused: Collection[Key] = (
 
 
 def _demote(now: Standing, facts: Facts, directory_id: str, now_ms: int) -> Move[Standing]:
-    if now.state is State.PROMOTING:  # slow again before all had come back
+    if now.state is State.PROMOTING:  # slow again before all lists were restored
         now = Standing(state=State.DEMOTED, since_ms=now.since_ms)
     due = {key: lists for key, lists in facts.demote.items() if now.asked.get(key, 0) < DEMOTES_MAX}
     if not due:

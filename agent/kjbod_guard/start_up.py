@@ -1,4 +1,4 @@
-"""The start of a guard's process: its configuration, its rights, and what is loaded before there is a loop."""
+"""Start of a guard's process: configuration, rights, and modules that are loaded before the event loop starts."""
 
 import importlib
 import os
@@ -37,8 +37,8 @@ _WITHOUT_DECISIVE: Final = "the guard observes: it does not act without it"
 
 
 def read_config(config_path: Path, own_path: Path | None) -> Config:
-    """The broker's configuration, with kjbod's own keys of a second file over it. A guard goes on without most of
-    Kafka's keys: the file may be one that only Kafka's process can resolve, or has been changed since that started.
+    """Return the broker's configuration, overlaid with kjbod's own keys from a second file. A guard does not need most
+    of Kafka's keys: only Kafka's process may be able to resolve the file, or the file may have changed since.
 
     Raises:
         ConfigError: with every mistake in a key that a guard cannot do without.
@@ -47,7 +47,7 @@ def read_config(config_path: Path, own_path: Path | None) -> Config:
 
 
 def missed(config: Config) -> dict[str, str]:
-    """Keys that a guard uses and could not read, with a line for each that ends with what follows from it."""
+    """Return keys that a guard uses and could not read, with a line for each about the problem and its consequence."""
     missed = sorted(GUARD_NEEDS.uses & config.unread.keys())
     return {name: f"{config.unread[name]}: {_WITHOUT_DECISIVE if name in DECISIVE else _WITHOUT}" for name in missed}
 
@@ -65,7 +65,8 @@ def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:
         config = read_config(config_path, own_path)
         unread = missed(config)
         acts = (mode or config.kjbod_guard_mode) == "act" and not DECISIVE & unread.keys()
-        source = os.path.realpath(config_path)  # before there is a loop that it could keep, as who has started this
+        # before the event loop, which it could block, and as the user who started the guard
+        source = os.path.realpath(config_path)
         helper = _apart(config, acts=acts)
         paths = len(config.directories)
         begin("guard", tasks=START_TASKS + paths, files=START_FILES + FILES_OF_DIRECTORY * paths)
@@ -81,15 +82,15 @@ def main(config_path: Path, own_path: Path | None, mode: str | None) -> int:
 
 
 def _apart(config: Config, *, acts: bool) -> Started | str | None:
-    """Start the helper while there are rights, and give up those of this process; None where the guard only observes.
+    """Start the helper while this process has rights, then drop the rights; None: the guard only observes.
 
     Raises:
-        KjbodError: this process cannot go on without them.
+        KjbodError: this process cannot continue without these rights.
     """
     is_root = os.geteuid() == 0
     if not acts:
         if not is_root:
-            rights.give_up(None)  # of a unit that was made to act
+            rights.give_up(None)  # the unit may have capabilities for mode act
         return None
     user = rights.owner(rights.log_paths(config)) if is_root else None
     if problem := rights.why_unusable(config, user):
@@ -100,7 +101,7 @@ def _apart(config: Config, *, acts: bool) -> Started | str | None:
 
 
 def _start_helper() -> Started | str:
-    """The helper, or why there is none."""
+    """Start the helper; return the helper, or why it could not be started."""
     try:
         return start_helper()
     except OSError as error:
@@ -108,7 +109,7 @@ def _start_helper() -> Started | str:
 
 
 def _name_keys_without_effect(config: Config) -> None:
-    """kjbod's own keys that change nothing in a guard; what Kafka's do is Kafka's."""
+    """Log kjbod's own keys that have no effect in a guard."""
     table = settings()
     own = [name for name in config.properties if name.startswith(OWN_PREFIX)]
     if keys := sorted(name for name in own if not table[name].key.roles & _READ_KEYS):

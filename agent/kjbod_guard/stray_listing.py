@@ -15,16 +15,16 @@ from kjbod_guard.stray_rules import Found, strays
 from kjbod_guard.watching import Watching
 
 LIST_TIMEOUT_MS: Final = 10_000
-"""For each of the two pieces of work on a disk."""
+"""Timeout of each of the two requests to a disk: list, and sizes."""
 PIECE: Final = 500
-"""Strays in one piece of an answer."""
+"""Maximum number of strays in one piece of an answer."""
 NOT_FOLLOWED: Final = (
     "the guard does not follow them, so that only directories that end in -stray or -delete are listed"
 )
 
 
 class StrayListing:
-    """Lists the strays of all log directories.
+    """Lister of the strays in all log directories.
 
     Args:
         paths: ``log.dirs``.
@@ -48,7 +48,7 @@ class StrayListing:
         yield {"role": "guard", "unread": unread}
 
     async def _list(self, path: str) -> tuple[list[dict[str, Any]], str | None]:
-        """Rows of one directory, and why others may be missing, in words; None: these are all."""
+        """Return the rows of one directory, and why rows may be missing, in words; None: the rows are complete."""
         if (reason := self._watching.why_not_listed(path)) is not None:
             return [], _not_listed(path, reason)
         agent, owned = self._watching.storage.directory(path), self._watching.owned[path]
@@ -64,7 +64,7 @@ class StrayListing:
         return [_row(path, one, sizes.get(one.replica.name)) for one in found], blind
 
     async def _sizes(self, path: str, found: Sequence[Found]) -> Mapping[str, int]:
-        """Bytes of strays by name, as far as the disk answers."""
+        """Return the bytes of strays by name; empty if the disk does not answer."""
         names = [one.replica.name for one in found]
         if not names or self._watching.why_not_listed(path) is not None:
             return {}

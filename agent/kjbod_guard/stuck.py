@@ -1,8 +1,8 @@
-"""Threads of a broker that wait for a disk and do not come back: which, on which directory, since when, and whether the
-broker can go on without them. Pure.
+"""Stuck threads of a broker: threads that wait for a disk and do not return. Decides whether the broker is stuck with
+them. Pure.
 
-One look says which threads wait uninterruptibly now. One that is found so again, in the same call with the same
-arguments, without having run in between, has not come back. Whether a broker is stuck depends on the kind of
+Each look lists the threads that wait uninterruptibly now. A thread that is in the same call with the same arguments at
+the next look, and has not run in between, is stuck. Whether a broker is stuck depends on the kind of
 thread, and on the locks that the thread holds while it waits (Kafka 4.3.1):
 
 =================  ==================================================================================================
@@ -31,27 +31,28 @@ from msgspec import Struct
 from kjbod_guard.actions import Thread
 
 COMM_CHARACTERS: Final = 15
-"""What Linux keeps of the name of a thread."""
+"""Maximum length of a thread's name in Linux."""
 STUCK_MS: Final = 1_000
-"""How long after an act a thread may still wait on that disk."""
+"""Time after an action from which a thread that still waits on that disk counts as stuck."""
 WAKES_UP: Final = frozenset({"balance_dirty_pages", "balance_dirty_pages_ratelimited_flags", "io_schedule_timeout"})
-"""Where a thread waits in turns: that it has run in between does not say that it came back."""
+"""Kernel functions that wake a waiting thread from time to time. A thread that has run in between may still be in the
+same wait."""
 
 
 class ThreadClass(StrEnum):
-    """Kinds of a broker's threads, by their work."""
+    """Kinds of a broker's threads, by work."""
 
     SCHEDULER = "scheduler"
     """``kafka-scheduler-3``: checkpoints, retention, flush."""
     REQUEST_HANDLER = "request handler"
     NETWORK = "network thread"
     DATA_PLANE = "request handler or network thread"
-    """Both begin with the same 15 characters."""
+    """The names of both kinds begin with the same 15 characters."""
     FETCHER = "fetcher"
     COORDINATOR = "coordinator"
     FAILURE_HANDLER = "failure handler"
     METADATA = "metadata thread"
-    """``kafka-1-metadata-loader-event-handler``, ``kafka-1-raft-io-thread``: what reads and applies metadata."""
+    """``kafka-1-metadata-loader-event-handler``, ``kafka-1-raft-io-thread``: threads that read and apply metadata."""
     CLEANER = "log cleaner"
     OTHER = "other"
 
@@ -70,7 +71,7 @@ _NAMES: Final[tuple[tuple[str, ThreadClass], ...]] = (
     ("LogDirFailureHandler", ThreadClass.FAILURE_HANDLER),
     ("kafka-log-cleaner-thread-", ThreadClass.CLEANER),
 )
-"""How the names of Kafka's threads begin (4.3.1)."""
+"""Prefixes of the names of Kafka's threads (4.3.1)."""
 _OF_METADATA: Final = re.compile(r"kafka-\d+-(m|raft-io)|kafka-\d\.\.(andler|thread)$")
 CRIPPLING: Final = frozenset(
     {
@@ -83,7 +84,7 @@ CRIPPLING: Final = frozenset(
         ThreadClass.METADATA,
     }
 )
-"""Without one of these a broker that has lost a directory does not go on."""
+"""Kinds of threads without which a broker cannot continue after the loss of a directory."""
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -92,11 +93,11 @@ class Sample(Struct, frozen=True, kw_only=True):
     Attributes:
         tid: its id.
         name: ``comm``.
-        wchan: kernel function in which it waits; empty where it is not known.
+        wchan: kernel function in which the thread waits; empty: not known.
         mark: ``syscall``: number and arguments of the call, stack pointer and program counter.
-        ran: how often it has been on a processor; None: this kernel does not count.
-        call: name of the call; None likewise.
-        file: that it is about.
+        ran: how often the thread has run on a processor; None: this kernel does not count.
+        call: name of the call; None: not known.
+        file: file of the call; None: not known.
         directory: log directory of that file, as configured.
     """
 
@@ -111,7 +112,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class Waiting(Struct, frozen=True):
-    """A thread that has not come back since it was first seen so."""
+    """A thread that has stayed in the same wait since it was first seen in it."""
 
     sample: Sample
     since_ms: int
@@ -121,7 +122,7 @@ NONE_WAITING: Final[Mapping[int, Waiting]] = MappingProxyType({})
 
 
 def follow(before: Mapping[int, Waiting], samples: Iterable[Sample], now_ms: int) -> Mapping[int, Waiting]:
-    """Threads that wait now, by id, each since it was first seen in this very wait."""
+    """Return the threads that wait now, by id, each with the time of the first look that saw it in this wait."""
     found = {}
     for one in samples:
         known = before.get(one.tid)
@@ -131,14 +132,14 @@ def follow(before: Mapping[int, Waiting], samples: Iterable[Sample], now_ms: int
 
 
 def is_same_wait(before: Sample, now: Sample) -> bool:
-    """Whether a thread has not come back between two looks."""
+    """Whether a thread has stayed in the same wait between two looks."""
     if (before.name, before.mark, before.file) != (now.name, now.mark, now.file):
         return False
     return before.ran == now.ran or (before.wchan == now.wchan and now.wchan in WAKES_UP)
 
 
 def threads(waiting: Mapping[int, Waiting]) -> tuple[Thread, ...]:
-    """Threads that wait, longest first."""
+    """Return the threads that wait, longest wait first."""
     rows = sorted(waiting.values(), key=lambda one: (one.since_ms, one.sample.tid))
     return tuple(
         Thread(
@@ -154,8 +155,8 @@ def threads(waiting: Mapping[int, Waiting]) -> tuple[Thread, ...]:
 
 
 def class_of(name: str) -> ThreadClass:
-    """Kind of a thread, by what Linux keeps of its name: the first 15 characters or, as newer Java shortens it,
-    seven of its beginning and six of its end (``data-pl..dler-3``)."""
+    """Return the kind of a thread, by its name in Linux: the first 15 characters or, in newer Java, the first seven and
+    the last six characters (``data-pl..dler-3``)."""
     if _OF_METADATA.match(name):
         return ThreadClass.METADATA
     head, dots, tail = name.partition("..")
@@ -185,11 +186,11 @@ def _shortened(head: str, tail: str) -> ThreadClass:
 
 
 class Crippled(Struct, frozen=True):
-    """A broker cannot go on.
+    """Proof that a broker is stuck.
 
     Attributes:
-        thread: that keeps it, the one that has waited longest.
-        kind: whose work that does.
+        thread: the stuck thread that has waited longest.
+        kind: kind of that thread.
         reason: in words.
     """
 
@@ -199,8 +200,8 @@ class Crippled(Struct, frozen=True):
 
 
 def stuck_on(waiting: Iterable[Thread], directory: str, failed: Collection[str]) -> list[Thread]:
-    """Return the threads that wait on a directory. Where the file of one is not known (a page fault, a call by a path)
-    it is that directory's if it is the only one that has failed or is late."""
+    """Return the threads that wait on a directory. If the file of a thread is not known (a page fault, a call by a
+    path), the thread counts if no other directory has failed or is late."""
     alone = len(failed) == 1 and directory in failed
     return [one for one in waiting if one.directory == directory or (one.directory is one.file is None and alone)]
 
@@ -208,11 +209,12 @@ def stuck_on(waiting: Iterable[Thread], directory: str, failed: Collection[str])
 def crippled(
     waiting: Iterable[Thread], acted_ms: Mapping[str, int], failed: Collection[str], now_ms: int
 ) -> Crippled | None:
-    """Return why a broker cannot go on by itself; None: nothing proves it.
+    """Return why a broker is stuck; None: nothing proves it.
 
     Args:
         waiting: threads that wait uninterruptibly.
-        acted_ms: when directories were acted on, by path. The act has not freed a thread that still waits there.
+        acted_ms: times of the guard's actions on directories, by path. An action has not freed a thread that still
+            waits there.
         failed: paths of the directories that have failed or are late, those of ``acted_ms`` included.
         now_ms: monotonic time of the look.
     """
@@ -226,14 +228,16 @@ def crippled(
 
 
 def waits(waiting: Iterable[Thread], acted_ms: Mapping[str, int], failed: Collection[str], now_ms: int) -> bool:
-    """Whether any thread still waits on a directory that was acted on: it may hold a lock for which others wait."""
+    """Whether any thread still waits on a directory that the guard acted on. Such a thread may hold a lock that other
+    threads need."""
     return any(waited_ms >= STUCK_MS for _, _, waited_ms in _lingering(waiting, acted_ms, failed, now_ms))
 
 
 def _lingering(
     waiting: Iterable[Thread], acted_ms: Mapping[str, int], failed: Collection[str], now_ms: int
 ) -> Iterator[tuple[Thread, str, int]]:
-    """Threads that wait on directories that were acted on, each with the directory and for how long since then."""
+    """Yield threads that wait on directories that the guard acted on, each with the directory and the wait in ms since
+    the action."""
     ordered = sorted(waiting, key=lambda one: one.since_ms)
     for directory, at_ms in acted_ms.items():
         for one in stuck_on(ordered, directory, failed):

@@ -1,8 +1,8 @@
-"""Whether a file system carries log directories of this broker and nothing else. Pure.
+"""Check that a file system carries only log directories of this broker. Pure.
 
-A cut takes a whole file system along. So nothing may be guessed of what else it carries: it has one mount, of its
-whole, at a place that is no system directory; nothing of kjbod's own lies on it; and on the way from its mount point
-down to each log directory there is no other name, ``lost+found`` aside.
+A cut shuts a whole file system down. So the file system must have exactly one mount, of its root, and not at a system
+directory. No file of kjbod may be on it. From its mount point down to each log directory there may be no other names,
+except ``lost+found``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,8 +19,8 @@ IGNORED: Final = frozenset({"lost+found"})
 
 
 def levels(real_path: str, mount_point: str) -> list[tuple[str, str]]:
-    """Directories from the mount point down to the one above a log directory, each with the name that leads on; none
-    where it is the mount point itself."""
+    """Return the directories from the mount point down to the parent of a log directory, each with the next name on the
+    way; none if the log directory is the mount point."""
     below = real_path.removeprefix(mount_point.rstrip("/")).strip("/")
     found, here = [], mount_point.rstrip("/")
     for name in below.split("/") if below else ():
@@ -30,7 +30,7 @@ def levels(real_path: str, mount_point: str) -> list[tuple[str, str]]:
 
 
 def is_system(mount_point: str) -> bool:
-    """Whether the host itself needs what is mounted there."""
+    """Whether the host itself needs the file system at a mount point."""
     return mount_point in SYSTEM_DIRECTORIES or mount_point.startswith(("/boot/", "/usr/"))
 
 
@@ -40,13 +40,13 @@ def why_shared(
     surveys: Mapping[str, Survey],
     own_files: Mapping[str, str],
 ) -> str | None:
-    """Reason why the file system of a log directory may not be cut, in words; None: it carries nothing else.
+    """Return why the file system of a log directory may not be cut, in words; None: it carries no other files.
 
     Args:
         real_path: of the log directory.
         mounts: the mount table.
-        surveys: what lies around each log directory of this broker, by real path.
-        own_files: real paths of what kjbod itself needs, by what it is.
+        surveys: names around each log directory of this broker, by real path.
+        own_files: real paths of kjbod's own files, by purpose.
     """
     mount = mount_of(real_path, mounts)
     if mount is None:

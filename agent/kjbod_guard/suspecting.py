@@ -34,12 +34,12 @@ LAST_MS: Final = 60_000
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """The record as it should be.
+    """Record that this guard wants in the metadata.
 
     Attributes:
-        epoch: of the broker's registration; None: it has none, and nothing is written.
-        directories: that are suspected.
-        whole: whether all of the broker is: it is to be fenced.
+        epoch: of the broker's registration; None: no registration, so nothing is written.
+        directories: ids of the suspected directories.
+        whole: whether the whole broker is suspected, because it is to be fenced.
         renew: whether an act is due, and needs a record that counts.
     """
 
@@ -53,16 +53,16 @@ NOTHING_WANTED: Final = Wanted()
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """Record of this guard.
+    """State of this guard's record.
 
     Attributes:
-        run: names this run of the guard, and makes marks its own.
-        count: records that were asked for.
-        mark: of the last one; empty: the last request was to remove it.
-        asked_ms: when it was asked for.
-        answered: whether a controller has taken it, or may have.
+        run: unique name of this run of the guard, part of each mark.
+        count: number of records requested.
+        mark: of the last requested record; empty: the last request was to remove the record.
+        asked_ms: monotonic time of the last request.
+        answered: whether a controller has accepted the last request, or may have.
         due_ms: when a request may be sent again after one that failed.
-        wait_ms: the wait before that.
+        wait_ms: length of that wait.
         reason: why the last request failed, in words.
         under_way: the request that is not answered.
     """
@@ -107,7 +107,7 @@ def advance(now: Standing, wanted: Wanted, shown: Suspects | None, now_ms: int) 
 
 
 def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
-    """Return the state after the request that was under way, which is over."""
+    """Return the state after the request in progress has ended."""
     now = replace(now, under_way=None, answered=done.happened, reason="" if done.happened else done.reason)
     if done.happened:
         return replace(now, wait_ms=0, due_ms=0)
@@ -116,8 +116,8 @@ def came_of(now: Standing, done: Done, now_ms: int) -> Standing:
 
 
 def at_once(now: Standing, since_ms: int) -> Standing:
-    """Return the state when controllers that have not answered since then do so again: what failed meanwhile does not
-    wait any more."""
+    """Return the state after controllers answer again that were silent since ``since_ms``. A request that failed during
+    the silence need not wait."""
     return replace(now, due_ms=0) if now.due_ms - now.wait_ms >= since_ms else now
 
 
@@ -130,7 +130,7 @@ def offset_of(
         now: the state.
         shown: the record as the metadata show it.
         epoch: of the broker's registration.
-        directories: that an act is about; None: the broker.
+        directories: target of the action; None: the broker.
         now_ms: monotonic time.
     """
     if shown is None or not now.mark or shown.mark != now.mark or shown.epoch != epoch or shown.offset < 0:
@@ -147,7 +147,7 @@ def has_written(now: Standing, shown: Suspects) -> bool:
 
 
 def _is(shown: Suspects, now: Standing, wanted: Wanted) -> bool:
-    """Whether the record is as it should be. One that came with a snapshot has no place in the order."""
+    """Whether the record is as wanted. A record from a snapshot has no place in the order."""
     directories = frozenset() if wanted.whole else wanted.directories
     ours = shown.mark == now.mark and (shown.offset >= 0 or not wanted.renew)
     return ours and shown.epoch == wanted.epoch and shown.directories == directories

@@ -1,4 +1,4 @@
-"""The directories that guards suspect, as the metadata log has them: the lock that orders any number of guards. Pure.
+"""Records of suspected directories in the metadata log. Their order keeps guards from acting at the same time. Pure.
 
 A guard cannot see the disks of other hosts. A stall of shared storage, a hypervisor or a fleet-wide job hits several
 hosts at once; each guard then sees one bad disk, and counts on copies that are on disks which stand still as well. So
@@ -35,10 +35,10 @@ AHEAD_MS: Final = 60_000
 LOST_MS: Final = 60_000
 """How long a broker counts as in trouble after it was fenced or lost a directory."""
 TRUSTED_MS: Final = 5_000
-"""How long a disk of another broker that answered again keeps this one from being lost: what stands still on several
-hosts at once mostly ends on all of them within seconds."""
+"""How long a disk of another broker that answered again delays actions here. A stall of several hosts mostly ends on
+all of them within seconds."""
 DIRECTORIES_MAX: Final = 1_000
-"""Directories of one record that are read; a broker has far fewer."""
+"""Maximum number of directories that are read from one record; a broker has far fewer."""
 
 
 class Neighbour(Struct, frozen=True):
@@ -48,9 +48,9 @@ class Neighbour(Struct, frozen=True):
         epoch: of its registration.
         active: whether it is unfenced and not in controlled shutdown: it may lead.
         log_dirs: its online directories.
-        fenced_ms: monotonic time when it was seen to be fenced; None: not while this guard followed.
-        lost_ms: the same for a directory that it lost, or for a partition that its guard evicted.
-        cordoned_dirs: the directories that it takes nothing new into (KIP-1066).
+        fenced_ms: monotonic time of its last fence; None: none was seen.
+        lost_ms: monotonic time when it last lost a directory, or was evicted from a partition; None: none was seen.
+        cordoned_dirs: directories that get no new replicas (KIP-1066).
     """
 
     epoch: int
@@ -97,7 +97,8 @@ def encode(epoch: int, directories: Collection[str], mark: str) -> str:
 
 
 def decode(value: str, offset: int, seen_ms: int) -> Suspects:
-    """Return the record of a value. One that cannot be read suspects all directories: somebody has written it."""
+    """Return the record of a value. An unreadable value suspects all directories, because a guard may have written
+    it."""
     try:
         told = json.loads(value)
         names = [str(one) for one in told["log.dirs"][:DIRECTORIES_MAX]]
@@ -110,8 +111,8 @@ def decode(value: str, offset: int, seen_ms: int) -> Suspects:
 
 
 def answered(trusted: tuple[int, int] | None, neighbours: Mapping[int, Neighbour], now_ms: int) -> int | None:
-    """Return another broker whose disk answered again a moment ago; None: none did. A record that was removed because
-    the directory is lost does not say that.
+    """Return another broker whose disk answered again a short time ago; None: there is none. A record that was removed
+    after the loss of a directory does not count.
 
     Args:
         trusted: the broker whose guard removed its record last, and when.
@@ -126,7 +127,7 @@ def answered(trusted: tuple[int, int] | None, neighbours: Mapping[int, Neighbour
 
 
 def current(suspects: Mapping[int, Suspects], neighbours: Mapping[int, Neighbour]) -> dict[int, Suspects]:
-    """Return the records of other brokers that are of their present registration."""
+    """Return the records of other brokers that belong to the present registration of each broker."""
     return {
         broker_id: one
         for broker_id, one in suspects.items()

@@ -1,5 +1,5 @@
-"""Asks the active controller who the voters of its quorum are, and which of them fetch, while a guarded node that is a
-controller too is in doubt, and keeps what :mod:`.majority` makes of it."""
+"""The shell of :mod:`.majority`: asks the active controller for the voters of its quorum and their fetches. Asks only
+on a node that is also a controller, while that node is in doubt."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ class VotersAsking:
     Args:
         channel: leads to the active controller.
         clock: tells when.
-        in_doubt: whether it has to be known.
+        in_doubt: returns whether to ask.
 
     Attributes:
         quorum: from the answers since the doubt began.
@@ -37,11 +37,11 @@ class VotersAsking:
         self.quorum = Quorum()
 
     def on_leader(self, leader: Leader | None) -> None:
-        """The active controller, as the metadata's follower knows it."""
+        """Set the active controller that the metadata follower has found."""
         self._channel.set_leader(leader)
 
     async def run(self) -> None:
-        """Ask again and again until cancelled, as long as there is a doubt."""
+        """Ask again and again while a disk is in doubt, until cancelled."""
         while True:
             began_ms = self._clock.monotonic_ms()
             if not self._in_doubt():
@@ -52,7 +52,7 @@ class VotersAsking:
             await asyncio.sleep(max(0, EVERY_MS - spent_ms) / 1000)
 
     async def ask(self) -> None:
-        """Ask one question. That it is not answered is an answer too, in words."""
+        """Ask one question, and store the answer or the reason why there is none."""
         asked_ms = self._clock.monotonic_ms()
         if self.quorum.since_ms is None:
             self.quorum = Quorum(asked_ms)
@@ -60,9 +60,9 @@ class VotersAsking:
             answer = await self._channel.request(lambda _: DescribeQuorumRequest(), timeout_ms=TIMEOUT_MS)
         except (KjbodError, OSError) as error:
             self._channel.forget()
-            # Without the milliseconds: another reason is another line in the audit.
+            # Without the milliseconds, because each new reason is a new line in the audit.
             self.quorum = unanswered(self.quorum, _MILLISECONDS.sub(" in time", str(error)))
             return
         before, self.quorum = self.quorum, heard(self.quorum, answer, asked_ms)
-        if self.quorum.voters is before.voters:  # of one that does not lead
+        if self.quorum.voters is before.voters:  # the answer is not from the leader
             self._channel.forget()

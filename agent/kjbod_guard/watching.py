@@ -1,14 +1,14 @@
-"""The log directories of the broker: read, watched, looked for again.
+"""Log directories of the broker: reads and watches them, and looks for missing ones again.
 
-A guard lives through many starts of its broker and many disks. So nothing that it cannot read at one moment stays
-unread: a directory that is unreadable, or is not this broker's, is looked at again each :data:`AGAIN_MS`. One that has
-failed is looked at each :data:`FAILED_AGAIN_MS` for a minute, and comes back when :data:`RETURN_PROBES` full probes in
-a row have passed. Each directory has a coroutine of its own, so that none waits for another one's disk.
+A guard outlives many starts of its broker and many disks. So it looks again each :data:`AGAIN_MS` at a directory that
+is unreadable, or is not this broker's. It looks at a failed directory each :data:`FAILED_AGAIN_MS` for a minute. A
+failed directory counts as healthy when :data:`RETURN_PROBES` full probes in a row have passed. Each directory has its
+own coroutine, so that no directory waits for the disk of another one.
 
-One that does not answer is watched from memory, where a guard has read it before (:mod:`.recall`), until it answers:
-then what it says counts.
+A directory that does not answer is watched from memory, if a guard has read it before (:mod:`.recall`). When it
+answers, its own content counts.
 
-All that touches a directory goes through its worker (role ``guard``); it takes no ``.lock``, and writes nothing but its
+All access to a directory goes through its worker (role ``guard``). The worker takes no ``.lock``, and writes only its
 own probe files.
 """
 
@@ -48,9 +48,10 @@ PATIENCE_MS: Final = 3_500
 """How long the start waits for a directory that does not answer."""
 AGAIN_MS: Final = 5_000
 FAILED_AGAIN_MS: Final = 1_000
-"""Between two looks at a directory that has just failed: whether its disk answers again decides what may be done."""
+"""Time between two looks at a directory that has just failed. The step for it depends on whether its disk answers
+again."""
 JUST_MS: Final = 60_000
-"""How long that is."""
+"""Time after a failure in which the guard looks each :data:`FAILED_AGAIN_MS`."""
 RETURN_PROBES: Final = 3
 REST_MS: Final = 60_000
 """How long a directory that was released is not touched, so that it can be unmounted; a new mount ends that."""
@@ -61,7 +62,7 @@ MASKED: Final = (
     "healthy, and restart the broker"
 )
 IN_DOUBT: Final = frozenset({Health.SUSPECT, Health.FAILED, Health.HELD})
-"""States of a directory in which nothing but probes is asked of its disk."""
+"""States of a directory in which only probes may touch its disk."""
 
 
 class Monitor(Protocol):
@@ -75,18 +76,18 @@ class Monitor(Protocol):
 
 
 class Watching(Struct):
-    """All configured directories.
+    """Watch over all configured directories.
 
     Args:
         node_id: of the broker.
         paths: as configured.
-        storage: touches them.
+        storage: has the workers of the directories.
         clock: the time.
-        log: for what is found.
+        log: gets lines about changes.
         spawn: runs a coroutine for as long as the guard.
-        changed: called with the path of a directory that is watched anew.
+        changed: called with the path of a directory that is watched again.
         memory: of the directories that were read.
-        command: that formats a directory.
+        command: command that formats a directory, for texts.
     """
 
     node_id: int
@@ -105,7 +106,7 @@ class Watching(Struct):
     def __post_init__(self) -> None:
         self.entries = {path: Entry(path) for path in self.paths}
 
-    # ---- for others
+    # ---- state for other parts
 
     @property
     def owned(self) -> Mapping[str, Owned]:
@@ -119,50 +120,50 @@ class Watching(Struct):
 
     @property
     def unread(self) -> frozenset[str]:
-        """Paths of those that are known from memory, and have not answered since."""
+        """Paths of directories that are known from memory, and have not answered since."""
         return frozenset(path for path, entry in self.entries.items() if entry.unread is not None)
 
     @property
     def helpless(self) -> Mapping[str, int]:
-        """Since when those have not answered that are not watched for it, wall clock, by path."""
+        """Wall clock of the first timeout, by path, of directories that are not watched because they do not answer."""
         found = (entry for entry in self.entries.values() if entry.owned is None and entry.silence is not None)
         return {entry.path: entry.silent_ms for entry in found}
 
     def why_suspect(self, path: str) -> str | None:
-        """Words for a directory that is known from memory; None: it was read."""
+        """Return a line about a directory that is known from memory; None: it was read."""
         entry = self.entries[path]
         if entry.unread is None:
             return None
         return f"{path}: no answer since {moment(entry.silent_ms)}: it is known from what a guard read there before"
 
     def directory_id(self, path: str) -> Uuid | None:
-        """The id that was read there; None where nobody knows."""
+        """Return the id of the directory at a path; None: not known."""
         owned = self.entries[path].owned
         return None if owned is None else owned.directory_id
 
     def is_elsewhere(self, path: str) -> bool:
-        """Whether the path leads to another mount than when it was last read: its own is gone, covered or swapped."""
+        """Whether the path leads to another mount than at the last read: the old mount is gone, covered or swapped."""
         place = self.entries[path].place
         return bool(place) and self.place(path) != place
 
     def place(self, path: str, pid: int | None = None) -> str:
-        """Name of the mount to which a path leads now, for this process or for another one; empty where nobody says."""
+        """Return the name of the mount to which a path leads now, for this or another process; empty: not known."""
         owned = self.entries[path].owned
         return _place_of(path if owned is None else owned.loaded.real_path, pid)
 
     def mount(self, path: str) -> Mount | None:
-        """The mount to which a path leads now."""
+        """Return the mount to which a path leads now."""
         entry = self.entries[path]
         return mount_of(entry.real_path or path, mounts_now())
 
     def why_over(self, path: str, failed_ms: int, started_ms: int, freed_ms: int | None = None) -> str | None:
-        """Reason why the failure of a directory may be over, in words; None: nothing says so.
+        """Return why the failure of a directory may be over, in words; None: nothing shows that.
 
         Args:
             path: as configured.
-            failed_ms: when it failed.
-            started_ms: when the broker started on it last.
-            freed_ms: when its disk answered what it had swallowed; None: it did not, or swallows another request.
+            failed_ms: when the directory failed.
+            started_ms: when the broker last started.
+            freed_ms: when its disk completed the requests that had hung; None: it did not, or another request hangs.
         """
         entry = self.entries[path]
         if entry.passed:
@@ -174,17 +175,17 @@ class Watching(Struct):
         return None
 
     def errs(self, path: str) -> bool:
-        """Whether a directory that is not watched answers EIO, as a file system that was shut down does. A first look
-        at one may hang with its disk, and there is no other: it is left alone."""
+        """Whether a directory that is not watched answers EIO, like a file system that was shut down. The guard does
+        not look at such a directory again, because the first look may hang with its disk."""
         return self.entries[path].errs or self._is_shut_down(self.entries[path])
 
     def is_masked(self, path: str) -> bool:
-        """Whether a mask of a guard lies over a directory, as this process has the mounts."""
+        """Whether a mask of a guard is over a directory, in the mount namespace of this process."""
         mount = self.mount(path)
         return mount is not None and mount.source == MASK_SOURCE
 
     def surveys(self) -> dict[str, Survey]:
-        """Surroundings of the directories, by real path."""
+        """Return the names around the directories on their file systems, by real path."""
         return {
             entry.owned.loaded.real_path: entry.survey
             for entry in self.entries.values()
@@ -192,8 +193,8 @@ class Watching(Struct):
         }
 
     def why_not_listed(self, path: str) -> str | None:
-        """Reason why nothing is listed in a directory now, in words; None: it may be. A disk in doubt is asked only by
-        probes."""
+        """Return why a directory may not be listed now, in words; None: it may be. Only probes may touch a disk in
+        doubt."""
         entry = self.entries[path]
         if entry.owned is None or self._monitor is None:
             return entry.reason or f"{path}: the guard has not read it yet"
@@ -205,8 +206,8 @@ class Watching(Struct):
     # ---- reading
 
     async def begin(self) -> tuple[tuple[DirectoryAgent, LoadedDirectory, str], ...]:
-        """Read all directories at the same time, and wait for them a moment; those that were read, for the monitor.
-        Of those that do not answer what is remembered is taken up."""
+        """Read all directories at the same time, and return those that were read in time, for the monitor. Use the
+        memory for directories that do not answer."""
         loads = await asyncio.gather(*(self._load(path, PATIENCE_MS) for path in self.paths))
         self._sort({path: load for path, load in zip(self.paths, loads, strict=True) if load is not None})
         read = self.owned
@@ -217,14 +218,14 @@ class Watching(Struct):
         return tuple((self.storage.directory(path), one.loaded, str(one.directory_id)) for path, one in read.items())
 
     def tend(self, monitor: Monitor) -> None:
-        """Look after each directory from now on."""
+        """Start to watch each directory."""
         self._monitor = monitor
         for entry in self.entries.values():
             self._watch_unread(entry)
             self.spawn(self._tend(entry))
 
     async def _load(self, path: str, timeout_ms: int) -> LoadedDirectory | None:
-        """The head of a directory; None, and why is remembered, when it cannot be read."""
+        """Read the head of a directory; None: it cannot be read, and its entry has the reason."""
         entry = self.entries[path]
         try:
             loaded = await self.storage.directory(path).load_head(timeout_ms=timeout_ms)
@@ -243,7 +244,7 @@ class Watching(Struct):
         return loaded
 
     def _sort(self, loads: Mapping[str, LoadedDirectory]) -> Heads:
-        """Take up what was read."""
+        """Store the directories that were read, sorted by owner."""
         found = heads(self.node_id, loads, self.cluster_id, self.command)
         self.cluster_id = self.cluster_id or found.cluster_id
         for path in loads:
@@ -262,15 +263,15 @@ class Watching(Struct):
             entry.reason = reason
 
     def nobody_holds(self) -> None:
-        """Tell that no process holds the ``.lock`` of any directory, as they were last looked at. Kafka removes the
-        file when it stops, and makes another one when it starts."""
+        """Make a survey of each directory due, because no process holds a known ``.lock``. Kafka removes the file when
+        it stops, and makes a new one when it starts."""
         due_ms = self.clock.monotonic_ms() - SURVEY_EVERY_MS
         for entry in self.entries.values():
             entry.surveyed_ms = min(entry.surveyed_ms, due_ms)
 
     def rest(self, path: str) -> None:
-        """Leave a directory alone that was released, so that it can be unmounted: for :data:`REST_MS`, or until
-        something else is mounted there."""
+        """Do not touch a released directory for :data:`REST_MS`, so that it can be unmounted; a new mount there ends
+        that time."""
         entry = self.entries[path]
         entry.rests_until_ms, entry.rests_on = self.clock.monotonic_ms() + REST_MS, self._place(entry)
         if entry.owned is None or self._monitor is None or self._monitor.health(path).health is Health.FAILED:
@@ -282,18 +283,18 @@ class Watching(Struct):
         return _place_of(entry.real_path or entry.path)
 
     def _rests(self, entry: Entry) -> bool:
-        """Whether it is not to be touched: it was released a moment ago, or its file system was shut down, and answers
-        nothing until it is mounted again."""
+        """Whether not to touch a directory: it was released a short time ago, or its file system was shut down. After a
+        shutdown it answers only after a new mount."""
         if entry.rests_until_ms > self.clock.monotonic_ms() and entry.rests_on == self._place(entry):
             return True
         return self._is_shut_down(entry)
 
     def _is_shut_down(self, entry: Entry) -> bool:
-        """Whether the mount table says so: that of ext4 does, that of XFS does not."""
+        """Whether the mount table shows that the file system was shut down. For ext4 it does; for XFS it never does."""
         mount = self.mount(entry.path)
         return mount is not None and "shutdown" in mount.options
 
-    # ---- looking after one
+    # ---- one directory
 
     async def _tend(self, entry: Entry) -> None:
         if entry.owned is not None:
@@ -315,7 +316,7 @@ class Watching(Struct):
                 await self._survey(entry)
 
     def _pause_ms(self, entry: Entry) -> int:
-        """Time until a directory is looked at again."""
+        """Return the time until the next look at a directory, in ms."""
         if entry.owned is None or self._monitor is None:
             return AGAIN_MS
         now = self._monitor.health(entry.path)
@@ -323,7 +324,7 @@ class Watching(Struct):
         return FAILED_AGAIN_MS if just else AGAIN_MS
 
     async def _look_for(self, entry: Entry) -> None:
-        """Whether a directory that is not watched can be watched by now."""
+        """Watch a directory that was not watched, if it can be read now, or is known from memory."""
         self._renew_if_replaced(entry)
         loaded = await self._load(entry.path, HEAD_TIMEOUT_MS)
         if loaded is not None and self._is_ours(entry, loaded):
@@ -333,11 +334,11 @@ class Watching(Struct):
             self._watch_unread(entry)
 
     async def _look_whether_well(self, entry: Entry) -> None:
-        """Whether a directory that has failed is well by now, or another one is in its place."""
+        """Look whether a failed directory is healthy again, or another directory is in its place."""
         agent = self._renew_if_replaced(entry)
         if agent.blocked() is not None:
             entry.still_ms = self.clock.monotonic_ms()
-            return  # its disk has not answered yet
+            return  # the disk has not answered yet
         try:
             if not entry.passed:
                 loaded = await agent.load_head(timeout_ms=HEAD_TIMEOUT_MS)
@@ -352,7 +353,7 @@ class Watching(Struct):
             await self._take_up(entry)
 
     def _renew_if_replaced(self, entry: Entry) -> DirectoryAgent:
-        """A worker that is stuck in a disk which is no longer there is left behind."""
+        """Return the worker of a directory; replace a worker that is stuck on a disk which is gone."""
         agent = self.storage.directory(entry.path)
         now = self._place(entry)
         if agent.blocked() is not None and self.is_elsewhere(entry.path) and now != entry.renewed:
@@ -361,7 +362,8 @@ class Watching(Struct):
         return agent
 
     def _is_ours(self, entry: Entry, loaded: LoadedDirectory, *, keep: bool = False) -> bool:
-        """Whether it is this broker's. ``keep``: what was known of the one before stays where it is not."""
+        """Whether a directory that was read is this broker's; if so, store it. With ``keep``, a foreign directory does
+        not replace the known one."""
         others = {path: owned.loaded for path, owned in self.owned.items() if path != entry.path}
         found = heads(self.node_id, {**others, entry.path: loaded}, self.cluster_id, self.command)
         if entry.path in found.owned:
@@ -377,14 +379,14 @@ class Watching(Struct):
         return False
 
     def _give_up(self, entry: Entry) -> None:
-        """Watch a directory no more, and forget what is known of it."""
+        """Stop watching a directory, and forget its facts."""
         assert self._monitor is not None
         self._monitor.remove(entry.path)
         self.memory.forget(entry.path)
         entry.owned = entry.unread = entry.silence = None
 
     def disown(self, path: str) -> None:
-        """Forget what is remembered of a directory that has not answered: it is not what is there."""
+        """Forget the remembered directory at a path that has not answered, because another directory is there."""
         entry = self.entries[path]
         silence, silent_ms = entry.silence, entry.silent_ms
         if entry.unread is None or silence is None or self._monitor is None:
@@ -394,7 +396,7 @@ class Watching(Struct):
         self._unwatched(entry, helpless(silence, silent_ms, REPLACED))
 
     async def _recall(self, entry: Entry, silence: DirectoryTimeout) -> None:
-        """Take up what is remembered of a directory that does not answer; or say that nothing can be done about it."""
+        """Use the memory of a directory that does not answer; without memory, log that the guard cannot act on it."""
         found = await self.memory.recall(entry.path)
         why = found if isinstance(found, str) else None
         if not isinstance(found, str):
@@ -430,12 +432,12 @@ class Watching(Struct):
         await self._read_replicas(entry)
 
     def _is_survey_due(self, entry: Entry) -> bool:
-        """Whether a minute has passed, or there is no ``.lock`` yet, which a broker that starts makes."""
+        """Whether the last survey is a minute old, or saw no ``.lock``. A broker makes that file when it starts."""
         overdue = self.clock.monotonic_ms() - entry.surveyed_ms >= SURVEY_EVERY_MS
         return overdue or entry.survey is None or entry.survey.lock is None
 
     async def _survey(self, entry: Entry) -> None:
-        """Look at what lies around a directory; what is not known is as before."""
+        """Look at the names around a directory on its file system. After an error the last survey stays."""
         entry.surveyed_ms = self.clock.monotonic_ms()
         agent, owned = self.storage.directory(entry.path), entry.owned
         if owned is None or not isinstance(agent, CanSurvey):
@@ -445,22 +447,22 @@ class Watching(Struct):
         try:
             entry.survey = await agent.survey(levels, timeout_ms=HEAD_TIMEOUT_MS)
         except StorageError:
-            return  # its disk is for the verdict to judge
+            return  # the monitor judges the disk
         self.memory.surveyed(entry.path, entry.survey)
 
     async def _read_replicas(self, entry: Entry) -> None:
-        """Have the worker know old content where the logs lie, of which each probe reads a little."""
+        """Give the worker the replicas of a directory. Each probe reads a little of their old content."""
         agent, owned = self.storage.directory(entry.path), entry.owned
         replicas = () if owned is None else owned.loaded.replicas
         for start in range(0, len(replicas), REPLICAS_PER_PIECE):
             try:
                 await agent.load_replicas(replicas[start : start + REPLICAS_PER_PIECE], timeout_ms=HEAD_TIMEOUT_MS)
             except StorageError:
-                return  # one that Kafka has just removed, or its disk, which is for the verdict to judge
+                return  # Kafka has just removed a replica, or the disk fails, which the monitor judges
 
 
 def mounts_now(pid: int | None = None) -> tuple[Mount, ...]:
-    """The mount table of a process, of this one by default; nothing where it cannot be read. Never blocks."""
+    """Return the mount table of a process (default: this process); empty if it cannot be read. Never blocks."""
     try:
         return read_mounts() if pid is None else read_mounts(f"/proc/{pid}/mountinfo")
     except OSError:
@@ -468,11 +470,11 @@ def mounts_now(pid: int | None = None) -> tuple[Mount, ...]:
 
 
 def same_file_system(one: str, other: str) -> bool:
-    """Whether two names of mounts are of one file system, and one place in it."""
+    """Whether two names of mounts are of the same file system and the same directory in it."""
     return bool(one) and one.split(" ")[:2] == other.split(" ")[:2]
 
 
 def _place_of(real_path: str, pid: int | None = None) -> str:
-    """Name of the mount that a path leads to for a process; empty where its mount table does not tell."""
+    """Return the name of the mount that a path leads to for a process; empty if its mount table does not show one."""
     mount = mount_of(real_path, mounts_now(pid))
     return "" if mount is None else f"{mount.device} {mount.root} {mount.mount_id}"

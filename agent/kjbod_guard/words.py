@@ -7,7 +7,7 @@ from kjbod_host.health.state import Cause, Health
 
 
 def happened(verdict: Verdict) -> str:
-    """Words for a verdict that follow a path: ``hung for 1.9 s``."""
+    """Return the text about a verdict that follows a path: ``hung for 1.9 s``."""
     evidence = verdict.evidence
     match verdict.cause:
         case Cause.HUNG | Cause.SILENT | Cause.HELD:
@@ -32,7 +32,7 @@ def _state(state: Health) -> str:
 
 
 def noticed(view: KafkaView) -> str:
-    """Words for what Kafka knows."""
+    """Return the text about Kafka's view of a directory."""
     return {
         KafkaView.ONLINE: "Kafka has not noticed",
         KafkaView.OFFLINE: "Kafka has noticed",
@@ -41,21 +41,22 @@ def noticed(view: KafkaView) -> str:
 
 
 def held_there(held: Held | None) -> str:
-    """Words for the replicas in a directory; None: nobody knows."""
+    """Return the text about the replicas in a directory; None: not known."""
     if held is None:
         return "what it holds is not known"
     return f"{held.led} partition{'' if held.led == 1 else 's'} led, {held.followed} followed"
 
 
 def outcome(decided: Would) -> str:
-    """Words for what a guard that acts would do."""
+    """Return the text about the step that a guard in mode act would take."""
     if decided.step is Step.NOTHING:
         return f"nothing to do: {decided.reason}" if decided.reason else "nothing to do"
     return f"would {decided.step} ({decided.reason})"
 
 
 def line(path: str, what: str, view: KafkaView, held: Held | None, decided: Would) -> str:
-    """``disk /mnt/d3 hung for 1.9 s, Kafka has not noticed, 214 partitions led, 420 followed; would cut (...)``."""
-    # What is not known is said once.
+    """Return a line: ``disk /mnt/d3 hung for 1.9 s, Kafka has not noticed, 214 partitions led, 420 followed; would cut
+    (...)``."""
+    # Do not repeat that Kafka's view is not known.
     reason = [] if decided.reason == noticed(view) else [noticed(view)]
     return f"disk {path} {', '.join([what, *reason, held_there(held)])}; {outcome(decided)}"
