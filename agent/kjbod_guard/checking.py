@@ -176,7 +176,7 @@ def start_blockers(loads: Mapping[str, LoadedDirectory]) -> list[str]:
 
 
 class _Check:
-    """One run of the check."""
+    """A single run of the check."""
 
     def __init__(self, config: Config, source: str, standing: _Standing, clock: Clock, rng: random.Random) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""A connection to the active controller that is there when it is needed (``NodeToControllerChannelManager``).
+"""Connection to the active controller, opened when needed (``NodeToControllerChannelManager``).
 
 Who leads is not decided here: the metadata follower knows, and says so by :meth:`ControllerChannel.set_leader`. A
 channel opens its connection with the first request, keeps it, and drops it when the leader changes, when it breaks, or
@@ -23,17 +23,17 @@ from kjbod.wire.messages import RequestBody, ResponseT
 TIMEOUT_MAX_MS: Final = 30_000
 """Kafka's default of ``controller.socket.timeout.ms``."""
 PAUSE_MS: Final = 500
-"""So much later than it was due, the end of a wait tells of a time in which this process did not run."""
+"""A wait that ends this much too late shows that this process did not run for a time."""
 Prepare = Callable[[Connection], RequestBody[ResponseT]]
 """Makes the request for the connection that it will go over: versions and features differ between controllers."""
 
 
 class NoControllerError(Disconnected):
-    """Nobody knows which controller is active."""
+    """The active controller is not known."""
 
 
 class Superseded(Disconnected):
-    """Nobody needs the request any more; it was not sent."""
+    """The request is not needed any more, and was not sent."""
 
 
 class Open(Protocol):
@@ -45,7 +45,8 @@ class Open(Protocol):
 
 
 class Patience(Struct, frozen=True):
-    """Terms on which a request waits longer than its timeout: another request would get its answer no sooner.
+    """Conditions under which a request waits longer than its timeout, because a new request would not be answered
+    sooner.
 
     Attributes:
         longest_ms: from when it is sent; not longer, whatever is known.
@@ -57,7 +58,7 @@ class Patience(Struct, frozen=True):
 
 
 class ControllerChannel:
-    """A connection to whoever leads.
+    """Connection to the active controller.
 
     Args:
         client_id: the broker's id as text, as Kafka's brokers give it.
@@ -93,12 +94,12 @@ class ControllerChannel:
 
     @property
     def leader(self) -> Leader | None:
-        """The controller to which requests go; None: nowhere."""
+        """Active controller, which gets the requests; None: not known."""
         return self._leader
 
     def set_leader(self, leader: Leader | None) -> None:
-        """The active controller from now on. A connection to another one is closed; who waits for an answer on it gets
-        :class:`Disconnected`."""
+        """Set the active controller. A connection to another controller is closed; requests on that connection fail
+        with :class:`Disconnected`."""
         if leader != self._leader:
             self._leader = leader
             self.forget()
@@ -108,14 +109,14 @@ class ControllerChannel:
             self._found.set()
 
     def forget(self) -> None:
-        """Drop the connection; the next request opens another one."""
+        """Close the connection; the next request opens a new connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._spawn(_close(connection))
 
     async def open_ahead(self, *, timeout_ms: int) -> None:
-        """Open the connection to the controller that is known, so that no request waits for TLS and a login; what is
-        wrong, the next request tells."""
+        """Open the connection to the known controller, so that no request waits for TLS and a login. The next request
+        reports errors."""
         if self._leader is not None:
             with contextlib.suppress(KjbodError):
                 await self._connected(self._leader, min(timeout_ms, self._timeout_max_ms))
@@ -155,8 +156,8 @@ class ControllerChannel:
     async def _answered(
         self, connection: Connection, message: RequestBody[ResponseT], timeout_ms: int, patience: Patience
     ) -> ResponseT:
-        """The answer, which is waited for as ``patience`` says, unless the request was lost on its way. One who goes on
-        asking over new connections would stand at the end of the controller's queue each time."""
+        """Wait for the answer with ``patience``, unless the request was lost on its way. A new request over a new
+        connection would go to the end of the controller's queue."""
         longest_ms = max(timeout_ms, min(patience.longest_ms, self._timeout_max_ms))
         asking = asyncio.ensure_future(connection.request(message, timeout_ms=longest_ms))
         begun_ms = due_ms = self._clock.monotonic_ms()

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONTROL_EVERY_MS: Final = 10_000
-"""Between two looks for the name of the control socket."""
+"""Time between two checks of the control socket's name."""
 
 
 def begin(component: str, *, tasks: int, files: int) -> None:
@@ -122,7 +122,7 @@ class Daemon:
         self._metrics: MetricsListener[Any] | None = None
 
     async def run(self, work: Work, interrupted: str) -> int:
-        """Start, serve, end; gives the exit code.
+        """Run the daemon from start to end; return the exit code.
 
         Args:
             work: of the daemon.

@@ -1,4 +1,4 @@
-"""The end of a daemon: who decides it, how long it may take, and the last line of the log.
+"""End of a daemon: the decision, the time limit, and the last line of the log.
 
 After the decision nothing may keep the process: not a worker stuck in the kernel, a controller that does not answer, or
 a log that nobody reads. So a thread that does nothing else, and is there from the start, ends it when its time is over,
@@ -29,15 +29,14 @@ from kjbod.runtime.room import no_room
 from kjbod.runtime.signals import ENDING, outlive_signals
 
 HALT_TIMEOUT_MS: Final = 900
-"""From the decision to stop because of a disk to the end of the process, at most."""
+"""Maximum time from the decision to stop because of a disk to the end of the process."""
 END_TIMEOUT_MS: Final = 5_000
-"""The same for every other end, counted from the end of the controlled shutdown."""
+"""Maximum time for every other end, counted from the end of the controlled shutdown."""
 LEAVE_TIMEOUT_MS: Final = 1_000
-"""From the last line of the log to the end of the process: closing the event loop waits for nothing of ours, and what
-it waits for after all has no more time than this."""
+"""Maximum time from the last line of the log to the end of the process, in which the event loop is closed."""
 EXIT_NOW_FLUSH_TIMEOUT_MS: Final = 50
 DEATHS: Final = frozenset({"worker.died", "zygote.died"})
-"""What is told of processes that ended and that nobody ended: somebody should look why."""
+"""Events about processes that ended unexpectedly. A person should find out why."""
 
 
 class Ended(Struct, frozen=True):
@@ -46,12 +45,12 @@ class Ended(Struct, frozen=True):
     exit_code: int
     reason: str
     clean: bool
-    """Whether it ended in good order: an agent may mark its directories as cleanly shut down."""
+    """Whether the daemon ended in good order, so that an agent may mark its directories as cleanly shut down."""
 
 
 class Deadline(threading.Thread):
-    """Calls ``end`` when the time is over. It is started before it is needed: a host in trouble may have no room for
-    another thread."""
+    """Thread that calls ``end`` when the time is over. It is started early, because a host in trouble may have no
+    resources for another thread."""
 
     def __init__(self, end: Callable[[], None], clock: Clock) -> None:
         super().__init__(name="kjbod-end", daemon=True)
@@ -61,7 +60,7 @@ class Deadline(threading.Thread):
         self._at_ms: int | None = None
 
     def within(self, timeout_ms: int) -> None:
-        """There is so much time from now on, and never more than was left."""
+        """Set the time that is left, unless less time is left already."""
         at_ms = self._clock.monotonic_ms() + timeout_ms
         with self._changed:
             self._at_ms = at_ms if self._at_ms is None else min(at_ms, self._at_ms)
@@ -126,25 +125,25 @@ class Ending:
         return self._ended is not None
 
     def pass_over_signals(self) -> None:
-        """From here on SIGTERM and SIGINT do nothing."""
+        """Ignore SIGTERM and SIGINT from now on."""
         self._deaf = True
 
     def limit(self, ended: Ended, timeout_ms: int | None = None) -> None:
-        """From here on the process has so much time."""
+        """Limit the time that the process has from now on."""
         if timeout_ms is None:
             timeout_ms = self._timeout_ms or (END_TIMEOUT_MS if ended.clean else HALT_TIMEOUT_MS)
         self._ended = ended
         self._deadline.within(timeout_ms)
 
     def leave(self, ended: Ended) -> int:
-        """All is done: say the last line, and have little time left; gives the exit code."""
+        """Log the last line, limit the time that is left, and return the exit code."""
         self.pass_over_signals()
         self.say_stopped(ended)
         self.limit(ended, LEAVE_TIMEOUT_MS)
         return ended.exit_code
 
     def after_bug(self, bug: BaseException) -> Ended:
-        """End after an error that nobody foresaw; a host without room is no bug."""
+        """Return the end after an unexpected error. A lack of memory, threads or files on the host is no bug."""
         scarce = no_room(bug)
         if scarce is not None:
             return Ended(scarce.exit_code, str(scarce), clean=False)
@@ -152,7 +151,7 @@ class Ending:
         return Ended(EXIT_FAILURE, f"internal error: {type(bug).__name__}: {bug}", clean=False)
 
     def say_stopped(self, ended: Ended) -> None:
-        """The last line of the log. The first one who ends the process says it, and another one waits for that."""
+        """Log the last line, once. A second thread that ends the process waits until the line is written."""
         if not self._last_words.acquire(timeout=EXIT_NOW_FLUSH_TIMEOUT_MS / 1000):
             return
         try:
@@ -186,12 +185,12 @@ class Ending:
 
 
 def second_signal(number: int) -> Ended:
-    """The end by a second SIGTERM or SIGINT."""
+    """Return the end after a second SIGTERM or SIGINT."""
     return Ended(128 + number, f"{signal.Signals(number).name} again", clean=False)
 
 
 def first_of(group: BaseExceptionGroup[Any]) -> Any:
-    """The first error that is not a group itself."""
+    """Return the first error of a group that is not a group itself."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

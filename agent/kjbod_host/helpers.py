@@ -1,4 +1,4 @@
-"""Processes beside the daemon: how each of them is started, asked, and let go of.
+"""Helper processes of a daemon: start them, match their answers, and leave them behind.
 
 A script runs on Python's own library alone (``-I -S``), has nothing of this process but the descriptors that it is
 given and two variables, and is never waited for: one that is stuck in the kernel ends when the kernel lets go of it.
@@ -23,7 +23,7 @@ _KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
 
 
 def start(script: str, *arguments: str, descriptors: Mapping[int, int]) -> int:
-    """Exec a script; its pid. Blocks for an exec from the system's disk, some milliseconds.
+    """Exec a script and return its pid. Blocks for an exec from the system's disk, some milliseconds.
 
     Args:
         script: path of its source.
@@ -58,7 +58,7 @@ def start_connected(
     kind: socket.SocketKind = socket.SOCK_STREAM,
     descriptors: Mapping[int, int] | None = None,
 ) -> tuple[int, socket.socket]:
-    """Exec a script that has a socket to us; its pid, and our end, which does not block.
+    """Exec a script with a socket to this process; return its pid and this end of the socket, which is non-blocking.
 
     Args:
         script: path of its source.
@@ -83,32 +83,32 @@ def start_connected(
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process of ours has ended; if so it is no zombie any more. Waits for nothing."""
+    """Whether a child has ended; reap it if so. Does not wait."""
     with contextlib.suppress(ChildProcessError):
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     return True
 
 
 class Calls:
-    """Requests that a process has not answered, by number."""
+    """Requests to a process that wait for an answer, by number."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
 
     def begin(self) -> tuple[int, asyncio.Future[Any]]:
-        """The number of the next request, and the future of its answer."""
+        """Return the number of the next request, and the future of its answer."""
         number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         return number, answer
 
     def take(self, number: int) -> asyncio.Future[Any] | None:
-        """The future of a request that is answered now; None: nobody waits for it any more."""
+        """Return the future of a request that is answered now; None: no caller waits for it any more."""
         answer = self._waiting.pop(number, None)
         return None if answer is None or answer.done() else answer
 
     def fail(self, reason: str) -> None:
-        """The process is gone: who waits gets EPIPE with the reason."""
+        """Fail all waiting requests with EPIPE and the reason, because the process is gone."""
         while self._waiting:
             _, answer = self._waiting.popitem()
             if not answer.done():

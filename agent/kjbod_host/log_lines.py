@@ -1,4 +1,4 @@
-"""Lines of the log as values: what a decision has to say, for a shell to write (:func:`kjbod_host.reporter.write`)."""
+"""Lines of the log as values: a decision returns them, and a shell writes them (:func:`kjbod_host.reporter.write`)."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,15 +15,15 @@ class LogLine(Struct, frozen=True):
 
 
 def info(event: str, **fields: Any) -> LogLine:
-    """A line that tells how things go."""
+    """Return a line about normal operation."""
     return LogLine("info", event, fields)
 
 
 def warning(event: str, **fields: Any) -> LogLine:
-    """A line about something that may need a person."""
+    """Return a line about something that may need a person."""
     return LogLine("warning", event, fields)
 
 
 def error(event: str, **fields: Any) -> LogLine:
-    """A line about something that needs a person."""
+    """Return a line about something that needs a person."""
     return LogLine("error", event, fields)

@@ -1,6 +1,6 @@
-"""Series of the log directories and their disks, of an agent and of a guard. Pure.
+"""Metrics of the log directories and their disks, for an agent and a guard. Pure.
 
-Nothing is kept for a scrape, and none touches a watched disk. Series are by directory, and go with it.
+A scrape touches no watched disk. Each series has a directory as label, and ends with that directory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ _BUCKETS_PER_DOUBLING = 4
 
 
 class Disk(Struct, frozen=True, kw_only=True):
-    """A log directory and what it lies on, as far as it was looked at; None: it was not."""
+    """A log directory and its disks; None: not known."""
 
     directory_id: str = ""
     device: str = ""
@@ -31,26 +31,26 @@ class Disk(Struct, frozen=True, kw_only=True):
     file_system: str = ""
     total_bytes: int | None = None
     usable_bytes: int | None = None
-    """What an unprivileged writer can still allocate."""
+    """Bytes that an unprivileged writer can still allocate."""
     probes: int | None = None
     probe_failures: int = 0
     probe_us: int = 0
     """Duration of all probes."""
     probe_histogram: Mapping[str, int] = field(default_factory=dict)
-    """By :func:`kjbod.fleet.schema.latency_bucket`."""
+    """Number of probes by :func:`kjbod.fleet.schema.latency_bucket`."""
     reads: int | None = None
-    """Of the device since it is there, as the next ones."""
+    """Counter of the device since it was added, like the next five."""
     read_bytes: int | None = None
     writes: int | None = None
     write_bytes: int | None = None
     io_errors: int | None = None
     busy_ms: int | None = None
     smart: Smart | None = None
-    """What its disks tell of their own health."""
+    """Health data of its disks."""
 
 
 def disk_of(status: "DirectoryStatus") -> Disk:
-    """A directory and its device as the monitor knows them."""
+    """Return a directory and its device from the monitor's status."""
     probe, device, counters = status.last_probe, status.device, status.counters
     return Disk(
         directory_id=status.directory_id,
@@ -75,7 +75,7 @@ def disk_of(status: "DirectoryStatus") -> Disk:
 
 
 def directory_gauge(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
-    """A gauge for each directory of which the value is known."""
+    """Return a gauge with a sample for each directory whose value is known."""
     family = GaugeMetricFamily(name, text, labels=["log_directory"])
     for path, value in values:
         if value is not None:
@@ -84,7 +84,8 @@ def directory_gauge(name: str, text: str, values: Iterable[tuple[str, float | No
 
 
 def health_series(health: Mapping[str, str], states: Iterable[str]) -> Metric:
-    """A series for each directory and state, so that none disappears when the state changes; ``health`` is by path."""
+    """Return a series for each directory and state, so that no series disappears when the state changes; ``health`` is
+    by path."""
     family = GaugeMetricFamily(
         "kjbod_log_directory_health",
         "1 for the state that a directory is in, 0 for the others; unreadable: it could not be read at the start.",
@@ -98,7 +99,7 @@ def health_series(health: Mapping[str, str], states: Iterable[str]) -> Metric:
 
 
 def disk_series(disks: Mapping[str, Disk]) -> Iterator[Metric]:
-    """Series of what directories lie on, by path."""
+    """Yield the series about the disks of directories, by path."""
     names = ["directory_id", "device", "model", "serial", "file_system"]
     info = GaugeMetricFamily(
         "kjbod_log_directory_info", "1; what a directory lies on.", labels=["log_directory", *names]
@@ -148,7 +149,7 @@ _SMART: Final[tuple[tuple[str, str, Callable[[Smart], float | None]], ...]] = (
 
 
 def smart_series(disks: Mapping[str, Disk]) -> Iterator[Metric]:
-    """Series of what disks tell of their own health, by path; of a directory on several disks the worst."""
+    """Yield the SMART series of disks, by path; for a directory on several disks the worst value."""
     told = {path: disk.smart for path, disk in disks.items() if disk.smart is not None}
     for name, text, read in _SMART:
         yield directory_gauge(f"kjbod_disk_smart_{name}", text, ((path, read(smart)) for path, smart in told.items()))
@@ -173,7 +174,7 @@ def _probes(disks: Mapping[str, Disk]) -> Metric:
 
 
 def _cumulative(histogram: Mapping[str, int]) -> list[tuple[str, float]]:
-    """Buckets of Prometheus: bound in s, and how many took no longer."""
+    """Return Prometheus buckets: upper bound in s, and the number of probes up to that bound."""
     counted = sorted((int(bucket), count) for bucket, count in histogram.items())
     made = []
     for bound in PROBE_BOUNDS_US:

@@ -1,4 +1,4 @@
-"""The name of a partition that survives its topic: topic id and partition index."""
+"""Name of a partition that is unique over time: topic id and partition index."""
 
 from typing import NamedTuple
 

@@ -67,7 +67,7 @@ class ReportStats(Struct):
     written: int = 0
     """Lines that reached a file."""
     dropped: int = 0
-    """Lines that were given up because the queue was full, or at the end."""
+    """Lines that were dropped because the queue was full, or at the end."""
     errors: int = 0
     files: int = 0
     """Files finished."""
@@ -140,7 +140,7 @@ class ReportWriter:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to write; what a crashed run left open is finished first, in the background."""
+        """Start the writer. It first finishes the files of a crashed run, in the background."""
         if self._task is None:
             # Not in the daemon's TaskGroup: the writer outlives it, to write down that and why the agent stopped.
             self._task = asyncio.get_running_loop().create_task(self._run(), name="reports")
@@ -158,11 +158,11 @@ class ReportWriter:
         self._enqueue(SAMPLES, sample.to_json_line())
 
     def process_ids(self) -> tuple[int, ...]:
-        """Processes that do the file calls."""
+        """Return the pids of the processes that do the file calls."""
         return self._files.process_ids()
 
     async def flush(self, timeout_ms: int = FLUSH_TIMEOUT_MS) -> bool:
-        """Wait until all that was queued is in files; False when that did not happen in time."""
+        """Wait until all queued lines are in files; return False after the timeout."""
         if self._task is None or self._task.done():
             return False
         self._settled.clear()
@@ -175,7 +175,7 @@ class ReportWriter:
         return True
 
     async def rotate(self, timeout_ms: int = FLUSH_TIMEOUT_MS) -> bool:
-        """Hand all that was queued to the readers; False when that did not happen in time."""
+        """Finish the files with all queued lines for the readers; return False after the timeout."""
         for stream in self._streams.values():
             stream.urgent = True
         return await self.flush(timeout_ms)
@@ -248,7 +248,7 @@ class ReportWriter:
             self._failed("recover", OSError(*error))
 
     async def _settle(self) -> bool:
-        """Write what is queued, finish what is due; whether something failed."""
+        """Write queued lines, and finish files that are due; return whether something failed."""
         failed = False
         for stream in self._streams.values():
             try:
@@ -290,7 +290,8 @@ class ReportWriter:
             stream.batch = []
 
     async def _cut_back(self, stream: _Stream) -> None:
-        """After a failed write: back to the last whole line, or on to another file. Lines are then written again."""
+        """Cut a file back to the last whole line after a failed write; if that fails, abandon the file. The lines are
+        written again."""
         open_file = stream.open
         assert open_file is not None
         try:

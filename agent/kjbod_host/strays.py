@@ -1,4 +1,4 @@
-"""Reasons for which a replica is a stray, in words, for an agent and for a guard."""
+"""Texts with the reasons why a replica is a stray, for an agent and for a guard."""
 
 from typing import Final
 

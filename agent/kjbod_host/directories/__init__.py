@@ -1,1 +1,1 @@
-"""Log directories: what they may be, how they are opened, and what is remembered of them."""
+"""Log directories: start-up rules, opening, and the memory of known directories."""

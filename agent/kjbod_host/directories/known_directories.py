@@ -34,7 +34,7 @@ from kjbod_host.directories.start_up_rules import KnownDirectory, Memory, Retire
 from kjbod_host.files.file_worker import FILE_BYTES_MAX
 
 LAST_READ_DEPTH_MAX: Final = 8
-"""Objects and lists in each other in ``last_read``: a part that is deeper might be read, and not be written again."""
+"""Maximum nesting of objects and lists in ``last_read``: a deeper part might be readable but not writable."""
 
 
 class KnownDirectories:
@@ -50,7 +50,7 @@ class KnownDirectories:
         self._node_id = node_id
 
     def load(self) -> Memory:
-        """The memory as it was saved; empty where there is no file, or none that can be used: it is only a memory.
+        """Return the saved memory; empty without a usable file.
 
         Raises:
             ConfigError: it is another node's.
@@ -66,7 +66,7 @@ class KnownDirectories:
         return self.parse(content)
 
     def parse(self, content: bytes) -> Memory:
-        """The memory in the file's bytes; empty where they cannot be used: it is only a memory.
+        """Return the memory in the file's bytes; empty if they cannot be used.
 
         Raises:
             ConfigError: it is another node's, who needs it when a disk is away: it must not be overwritten.
@@ -102,13 +102,13 @@ class KnownDirectories:
         return part
 
     def content(self, memory: Memory, last_read: Mapping[str, Any] | str | None = None) -> bytes:
-        """Bytes of the file for a memory, and for the part of a guard where there is a usable one."""
+        """Return the bytes of the file for a memory, and for the guard's part if it is usable."""
         part = {"last_read": last_read} if isinstance(last_read, Mapping) else {}
         document = {"version": 2, "node_id": self._node_id, **_document_of(memory), **part}
         return json.dumps(document, indent=2).encode() + b"\n"
 
     def unusable(self, error: OSError) -> StorageError | ConfigError:
-        """The state directory cannot be used; one that is somebody else's is a mistake of configuration."""
+        """Return the error for an unusable state directory. Missing permissions count as a mistake of configuration."""
         where = error.filename or self.path
         if error.errno in DENIED:
             return ConfigError(f"kjbod.state.dir={self.path.parent}: {error.strerror}")
@@ -120,7 +120,7 @@ class KnownDirectories:
 
 
 def _memory_of(document: Mapping[str, Any]) -> Memory:
-    """The memory in a file of version 1 (ids by path) or 2."""
+    """Return the memory in a file of version 1 (ids by path) or 2."""
     if document["version"] == 1:
         return Memory({str(path): KnownDirectory(Uuid.parse(text)) for path, text in document["directories"].items()})
     if document["version"] != 2:

@@ -65,28 +65,28 @@ from kjbod_host.storage.meaning import Meaning, asks_probe, in_work, remedy
 T = TypeVar("T")
 
 LOAD_TIMEOUT_MS: Final = 10_000
-"""For each piece of reading a directory. One that does not answer is offline from the start."""
+"""Timeout of each read of a directory. A directory that does not answer is offline from the start."""
 LOCK_TIMEOUT_MS: Final = 10_000
 PATIENCE_MS: Final = 3_500
 """How long directories that answer wait for one that does not, at each of the two steps. More than a disk at rest needs
 to spin up a little, and more than the storage agent waits for the worker of an earlier agent."""
 STATE_TIMEOUT_MS: Final = 10_000
 LOCK_PATIENCE_MS: Final = 3_000
-"""How long an agent before this one may take to end, from its last line on."""
+"""Time that an earlier agent may take to end, from its last log line on."""
 REMEMBER_EVERY_MS: Final = 600_000
 CLOSE_TIMEOUT_MS: Final = 500
-"""For the mark of a clean shutdown. A directory without one costs a longer start, one that is waited for delays the
-stop of all."""
+"""Timeout of the clean-shutdown mark. Without the mark the next start takes longer; waiting would delay the whole
+stop."""
 BLOCKED_MS: Final = 250
-"""A directory that has not answered for so long when the agent stops is not asked for more."""
+"""A directory that has not answered for so long gets no more requests when the agent stops."""
 
 
 class Opened(Struct):
-    """The directories of this agent, as they were opened, and with what is added to them while it runs."""
+    """The open directories of this agent, including directories that are added while it runs."""
 
     start_up: StartUp
     agents: dict[Uuid, DirectoryAgent]
-    """Of every directory that was read."""
+    """Storage agents of all directories that were read."""
     failed: Mapping[Uuid, str]
     """Directories that failed between loading and now, and why: registered, and reported offline at once."""
     loading: set[Uuid] = field(default_factory=set)
@@ -97,7 +97,7 @@ class Opened(Struct):
     """Paths whose heads have not come yet."""
 
     def put(self, directory: Directory, agent: DirectoryAgent, order: Collection[str]) -> None:
-        """A directory was added, perhaps in the place of the one with its path; ``order`` are all configured paths."""
+        """Add a directory, or replace the one with the same path; ``order`` are all configured paths."""
         start_up = self.start_up
         for before in start_up.log_dirs:
             if before.path == directory.path:
@@ -114,7 +114,7 @@ class Opened(Struct):
 
 
 class Remembering:
-    """The memory of which directory lies where, kept in ``kjbod.state.dir``.
+    """Memory of the directory at each path, kept in ``kjbod.state.dir``.
 
     Args:
         config: for its path, and whose it is.
@@ -136,7 +136,7 @@ class Remembering:
         self._saving = asyncio.Lock()
         self._new = asyncio.Event()
         self._trouble = ""
-        """Why it could not be saved the last time, which was said then."""
+        """Reason why the last save failed, which was already logged."""
 
     async def load(self) -> Memory:
         """Lock the state directory, and read it.
@@ -156,8 +156,8 @@ class Remembering:
         return self.memory
 
     async def _lock(self) -> None:
-        """A state directory serves a single agent: a second one would overwrite what the first one remembers. Of the
-        same node it may be the one before, which is just ending; of another node a restart cannot help."""
+        """Lock the state directory, which serves a single agent: a second agent would overwrite the memory. An owner of
+        the same node may be an agent that is just ending; for another node a restart cannot help."""
         owner = json.dumps({"node_id": self._node_id, "pid": os.getpid(), "name": self._owner})
         taken = await self._bounded(self.files.take(Path(self._state_dir), owner, LOCK_PATIENCE_MS))
         if taken is None:
@@ -169,8 +169,8 @@ class Remembering:
         raise ConfigError(f"{where}: give each agent and guard on a host a kjbod.state.dir of its own")
 
     async def change(self, memory: Memory) -> None:
-        """Save another one. That it cannot be saved, on a full disk, is no reason to leave healthy disks without a
-        broker: all that is lost is the id of a disk that cannot be read at the next start."""
+        """Save a changed memory. A failed save, as on a full disk, is only logged: it costs no more than the id of a
+        disk that cannot be read at the next start."""
         if memory == self.memory:
             return
         self.memory = memory
@@ -203,7 +203,7 @@ class Remembering:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self._file.path
 
     async def keep_current(self, status: Callable[[], Iterable[DirectoryStatus]], clock: Clock) -> None:
@@ -222,11 +222,11 @@ class Remembering:
                     await self._new.wait()
 
     def is_new(self) -> None:
-        """Have what is there noted at once: a disk was replaced."""
+        """Note the present directories at once, because a disk was replaced."""
         self._new.set()
 
     async def read_file(self, path: str) -> bytes:
-        """Another file that is on no watched disk.
+        """Return the content of another file that is on no watched disk.
 
         Raises:
             OSError: it cannot be read.
@@ -260,7 +260,7 @@ class Remembering:
         await self.files.call("write", str(path), content)
 
     def close(self) -> None:
-        """Nothing more is saved, and the state directory is free. Waits for nothing."""
+        """Release the state directory; no more saves. Does not wait."""
         self.files.close()
 
     async def _bounded(self, work: Awaitable[T]) -> T:
@@ -275,7 +275,7 @@ class Remembering:
 
 
 def _owner_of(text: str) -> tuple[str, str, str]:
-    """Owner of a lock, as it wrote itself down: ``node 1``, ``, pid 4711`` and ``agent``."""
+    """Return the owner of a lock from its text: ``node 1``, ``, pid 4711`` and ``agent``."""
     try:
         owner = parse_document(text.encode())
         name = "guard" if owner.get("name") == "guard" else "agent"
@@ -388,7 +388,7 @@ async def prepare(
 
 
 def remember(before: Memory, directories: Collection[Directory], wall_ms: int, log: Log) -> Memory:
-    """The memory with what lies where now; what was replaced and what has returned is said."""
+    """Return the memory with the present directories; log replaced and returned directories."""
     memory = before
     for directory in directories:
         memory = memory.seen(directory.path, directory.directory_id, wall_ms)
@@ -425,7 +425,8 @@ async def mark_clean(opened: Opened, directories: list[Uuid], broker_epoch: int)
 async def _load_heads(
     agents: Mapping[str, DirectoryAgent], needed: Collection[str], log_dirs: Collection[str]
 ) -> dict[str, Load]:
-    """Heads by path. ``needed`` get their full time, and so do all when no log directory has answered before."""
+    """Return the heads by path. Paths in ``needed`` get the full timeout; all paths do if no log directory has
+    answered."""
 
     async def load(path: str, timeout_ms: int) -> Load:
         try:
@@ -456,7 +457,7 @@ async def _prepare_all(
     *,
     remembered: Mapping[str, Uuid],
 ) -> tuple[dict[Uuid, str], set[Uuid]]:
-    """Directories that failed meanwhile, and why; and those that do not answer.
+    """Prepare all directories; return the failed ones with reasons, and those that do not answer.
 
     Raises:
         ConfigError: a directory cannot be used as it is set up, and no restart can help; see :func:`misconfigured`.
@@ -499,8 +500,8 @@ async def _prepare_all(
 
 
 def misconfigured(path: str, error: StorageError | None) -> str | None:
-    """Words for an error of the start that speaks of the configuration, or of something in the way of a file of ours,
-    and of no disk; None: it is another one."""
+    """Return a line about a start error that is caused by the configuration, or by a name in the way of kjbod's file;
+    None: the error may be the disk's."""
     if not isinstance(error, DirectoryError) or asks_probe(error.errno, error.call):
         return None
     if in_work(error.errno, error.call) not in (Meaning.CONFIGURATION, Meaning.NAME):
@@ -511,8 +512,8 @@ def misconfigured(path: str, error: StorageError | None) -> str | None:
 
 
 def require_metadata_disk(load: Load, config: Config, before: Memory, mounts: tuple[Mount, ...]) -> None:
-    """On a combined node the metadata directory is the cluster: another one in its place is a cluster without topics,
-    which would have every broker give up its replicas.
+    """Require the original metadata directory on a combined node. Another directory in its place would be a cluster
+    without topics, and every broker would delete its replicas.
 
     Args:
         load: what the worker of ``metadata.log.dir`` said.
@@ -553,9 +554,8 @@ def require_metadata_disk(load: Load, config: Config, before: Memory, mounts: tu
 
 
 def _without_missing(loads: Mapping[str, Load], remembered: Mapping[str, Uuid]) -> dict[str, Load]:
-    """A path that was a log directory at the last start and is none now lacks its disk, or has a new one that nobody
-    has formatted: it is offline, and the others go on. Where nobody remembers one it is a mistake of whoever set it up,
-    and :func:`examine` refuses it."""
+    """Treat a path as offline if it was a log directory at the last start and is none now: its disk is missing, or new
+    and not formatted. Without a memory of the path, :func:`examine` refuses the start."""
 
     def judge(path: str, load: Load) -> Load:
         absent = load.errno == errno.ENOENT if isinstance(load, DirectoryError) else False
@@ -575,8 +575,8 @@ def _without_missing(loads: Mapping[str, Load], remembered: Mapping[str, Uuid]) 
 
 
 def _without_unmounted(loads: Mapping[str, Load], before: Memory, mounts: tuple[Mount, ...]) -> dict[str, Load]:
-    """A path whose disk is not mounted, and that was formatted all the same, is not a disk that takes the place of the
-    one before: what lies on that would be made anew, empty, on the file system below."""
+    """Ignore a directory that was formatted on an unmounted mount point. It does not replace the original disk: its
+    replicas would be created again, empty, on the file system below."""
 
     def judge(path: str, load: Load) -> Load:
         if not isinstance(load, LoadedDirectory):
@@ -594,9 +594,8 @@ def _without_unmounted(loads: Mapping[str, Load], before: Memory, mounts: tuple[
 
 
 def _without_denied(loads: Mapping[str, Load], remembered: Mapping[str, Uuid], config: Config) -> dict[str, Load]:
-    """A directory that this process may not use is a mistake of whoever set it up. One that was ours at the last start,
-    beside others that are well, does not take them along: it is offline (as in Kafka), and may be a mount point without
-    its disk.
+    """Treat a directory without access rights as offline (as in Kafka), if it was used at the last start and others
+    work. It may be a mount point without its disk. Otherwise refuse the start.
 
     Raises:
         ConfigError: all of them, that of the metadata, or one that never was ours; names owner and remedy.
@@ -615,7 +614,7 @@ def _without_denied(loads: Mapping[str, Load], remembered: Mapping[str, Uuid], c
 
 
 def tell_unreadable(start_up: StartUp, log: Log, late: Collection[str] = ()) -> None:
-    """Say which directories are offline from the start; those that are late may still come."""
+    """Log the directories that are offline from the start, except late ones, which may still come."""
     for unreadable in start_up.unreadable:
         if unreadable.path not in late:
             log.error(

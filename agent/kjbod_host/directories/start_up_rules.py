@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 RETIRED_MAX: Final = 100
-"""Disks that are remembered after they were replaced: more than a host ever sees."""
+"""Maximum number of replaced disks that are remembered: more than a host ever has."""
 NO_EPOCH: Final = -1
 _ABSENT: Final = frozenset({errno.ENOENT})
 FORMAT: Final = format_command("server.properties", dynamic_controller=False)
@@ -87,7 +87,7 @@ class Unreadable(Struct, frozen=True):
 
     path: str
     directory_id: Uuid | None
-    """As remembered; None when nobody does."""
+    """Remembered id; None: not known."""
     reason: str
 
 
@@ -98,7 +98,7 @@ class StartUp(Struct, frozen=True, kw_only=True):
     metadata: Directory
     """The directory of ``metadata.log.dir``; one of ``log_dirs``, or apart."""
     log_dirs: tuple[Directory, ...]
-    """Those that were read, in the order of ``log.dirs``."""
+    """Log directories that were read, in the order of ``log.dirs``."""
     unreadable: tuple[Unreadable, ...]
     to_write: Mapping[str, MetaProperties]
     """By path: files that get a new ``directory.id``."""
@@ -112,7 +112,7 @@ class StartUp(Struct, frozen=True, kw_only=True):
 
 
 Load = LoadedDirectory | StorageError
-"""What a directory's worker said."""
+"""Answer of a directory's worker."""
 
 
 def examine(
@@ -245,7 +245,8 @@ def _require_present(ensemble: Ensemble, loads: Mapping[str, Load]) -> None:
 def _require_any(
     log_dirs: Sequence[str], usable: Mapping[str, LoadedDirectory], ensemble: Ensemble, loads: Mapping[str, Load]
 ) -> None:
-    """With ``metadata.log.dir`` apart the rules above are content without any log directory; ``LogManager`` is not."""
+    """Require at least one usable log directory, as ``LogManager`` does: a separate ``metadata.log.dir`` is not
+    enough."""
     if not any(path in usable for path in log_dirs):
         reasons = "; ".join(_why(ensemble, path, loads[path]) for path in log_dirs)
         raise StartUpError(f"none of the log directories can be used: {reasons}")
@@ -269,8 +270,8 @@ def _require_distinct(usable: Mapping[str, LoadedDirectory], metadata_alone: str
 
 
 def _require_apart(path: str, real_path: str, others: Mapping[str, str], metadata_alone: str | None = None) -> None:
-    """A directory is none of the others and lies neither in nor around one, also by way of symbolic links; ``others``
-    are real paths by path. One that has the metadata log alone may lie around others: nobody looks for replicas there.
+    """Require that a directory is not another one, nor inside or around it, also through symbolic links; ``others``:
+    real paths by path. Only a directory for the metadata log alone may contain others.
     """
     for other, real_other in sorted(others.items()):
         if real_path == real_other:
@@ -353,7 +354,7 @@ def examine_addition(
     rng: "random.Random",
     take_over: bool = False,
 ) -> Addition:
-    """The rules of :func:`examine` for one more directory.
+    """Apply the rules of :func:`examine` to an added directory.
 
     Args:
         load: what its worker said, other than that permission was denied.
@@ -422,9 +423,9 @@ class KnownDirectory(Struct, frozen=True):
     """Names of the block device, where known."""
     serial: str | None = None
     seen_ms: int | None = None
-    """Wall clock of the last moment at which it was known to be there."""
+    """Wall clock when the directory was last seen."""
     mount_point: str | None = None
-    """Where its disk was mounted, where known."""
+    """Mount point of its disk; None: not known."""
 
 
 class Retired(Struct, frozen=True):
@@ -432,9 +433,9 @@ class Retired(Struct, frozen=True):
 
     directory_id: Uuid
     path: str
-    """Where it was."""
+    """Path of the directory."""
     at_ms: int
-    """Wall clock of the moment at which that was found."""
+    """Wall clock when the replacement was noticed."""
     replaced_by: Uuid
 
 
@@ -456,7 +457,8 @@ class Memory(Struct, frozen=True):
         return next((one for one in self.retired if one.directory_id == directory_id), None)
 
     def seen(self, path: str, directory_id: Uuid, at_ms: int) -> "Memory":
-        """A directory lies under a path. The one that was there before is retired; this one is not any longer."""
+        """Return the memory with a directory at a path. The earlier directory of that path becomes retired, and this
+        one is retired no longer."""
         before = self.directories.get(path)
         retired = tuple(one for one in self.retired if one.directory_id != directory_id)
         if before is not None and before.directory_id == directory_id:
@@ -478,5 +480,5 @@ class Memory(Struct, frozen=True):
         return None if known is None or str(known.directory_id) == directory_id else known.mount_point
 
     def only(self, paths: Collection[str]) -> "Memory":
-        """Without paths that are not configured any more."""
+        """Return the memory of these paths only."""
         return Memory({path: known for path, known in self.directories.items() if path in paths}, self.retired)

@@ -1,4 +1,4 @@
-"""Files of the agent that are on no log directory: what it remembers, and the health report.
+"""Files of the agent outside the log directories: its memory, and the health report.
 
 They lie on the host's own disk, as a rule, and that one may hang as any other. A process with a thread in such a call
 cannot end, not by SIGKILL either, and keeps its ports until the disk answers. So the agent itself touches none of them:

@@ -1,4 +1,4 @@
-"""The agent's side of a file process: asks, and never waits longer than it says."""
+"""The agent's side of a file process: sends requests, and never waits longer than their limit."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _NAME_ROOM: Final = " " * 24
 
 
 class FileProcess:
-    """Carries out file calls of one folder in order, in a process of its own; a new one when that has died.
+    """Client of a process that does the file calls of one folder in order. A dead process is replaced.
 
     Args:
         name: of the process, at most 15 bytes.
@@ -60,13 +60,12 @@ class FileProcess:
         return taken
 
     def tell(self, operation: str, *arguments: Any) -> None:
-        """Have an operation done, if that goes; nobody waits for it."""
+        """Request an operation without waiting for its result."""
         if self._wire is not None:
             self._wire.ask(operation, arguments).add_done_callback(_ignore)
 
     def process_ids(self) -> tuple[int, ...]:
-        """Ids of the process that has the lock, and of those that were started and have not been seen to end; the last
-        one works."""
+        """Return the pids of the process with the lock and of all processes that have not ended; the last one works."""
         return (*((self._holder,) if self._holder else ()), *self._pids)
 
     def rest(self) -> None:
@@ -77,7 +76,7 @@ class FileProcess:
             self._reap_soon()
 
     def close(self) -> None:
-        """No more calls. The process ends by itself, a stuck one as soon as it can. Waits for nothing."""
+        """Accept no more calls. The process ends by itself, a stuck one as soon as it can. Does not wait."""
         self._closed = True
         if self._wire is not None:
             self._wire.close()
@@ -106,7 +105,7 @@ class FileProcess:
             self._holder = taken.result()[1]
 
     def _reap_soon(self) -> None:
-        """Until the processes that were told to end have, look again and again: none stays as a zombie."""
+        """Reap ending processes again and again, until none is left as a zombie."""
         self._reap()
         if self._wire is None and self._pids:
             with contextlib.suppress(RuntimeError):  # no loop: this process ends as well
@@ -152,7 +151,7 @@ class _Wire(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def ask(self, operation: str, arguments: Any) -> asyncio.Future[Any]:
-        """Send a request; the future is what it gives."""
+        """Send a request; return the future of its result."""
         number, answer = self._calls.begin()
         if self.lost:
             self._calls.fail(_GONE)
@@ -161,7 +160,7 @@ class _Wire(asyncio.Protocol):
         return answer
 
     def close(self) -> None:
-        """Forget it. Who waits learns that it is gone."""
+        """Close the socket, and fail all waiting requests."""
         self.connection_lost(None)
         self._transport.abort()
 
@@ -187,6 +186,6 @@ class _Wire(asyncio.Protocol):
 
 
 def _ignore(answer: asyncio.Future[Any]) -> None:
-    """Nobody waits for it; asyncio need not know of its error either."""
+    """Ignore the result of a request, and its error."""
     if not answer.cancelled():
         answer.exception()

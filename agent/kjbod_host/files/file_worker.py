@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
-"""Of a file that is read as a whole: what an agent remembers takes some MiB at the most."""
+"""Maximum size of a file that is read as a whole; an agent's memory has some MiB at most."""
 
 Handle = tuple[int, int]
 """An open file: the pid of the process, and its descriptor there."""
@@ -70,7 +70,7 @@ def serve(control: socket.socket) -> None:
 
 
 def _told(error: OSError) -> tuple[int, str, str | None]:
-    """Parts of an OSError: number, text, path."""
+    """Return the parts of an OSError: number, text, path."""
     path = None if error.filename is None else os.fsdecode(error.filename)
     number, text = error.errno or errno.EIO, error.strerror or str(error)
     if path is not None and number in (errno.EACCES, errno.EPERM):
@@ -84,7 +84,7 @@ def _told(error: OSError) -> tuple[int, str, str | None]:
 
 
 def read(path: str) -> bytes:
-    """The content; the folder is made where it is missing."""
+    """Return the content of a file; make its folder if it is missing."""
     from kjbod.files import make_directories, read_file
 
     make_directories(Path(path).parent)
@@ -100,7 +100,7 @@ def write(path: str, data: bytes) -> None:
 
 
 def remove(path: str, inode: int) -> None:
-    """Remove the file, if it still is this one."""
+    """Remove a file, if it still has this inode."""
     with contextlib.suppress(FileNotFoundError):
         if Path(path).lstat().st_ino == inode:
             Path(path).unlink()
@@ -140,8 +140,8 @@ def append_line(path: str, data: bytes, bytes_max: int) -> None:
 
 
 def leads_to(path: str, mount_points: list[str]) -> str:
-    """The place that a path leads to, link by link down to the first of these mount points: nothing on them is looked
-    at, so that what follows is taken as it is written."""
+    """Return the target of a path. Follows symbolic links only up to the first of these mount points, and touches
+    nothing on them."""
     left, here, links = list(Path(path).absolute().parts[1:]), Path("/"), 0
     while left and str(here) not in mount_points:
         name = left.pop(0)
@@ -260,7 +260,7 @@ def take(folder: str, owner: str, patience_ms: int) -> tuple[str | None, int]:
 
 
 def _hold(descriptor: int) -> int:
-    """Fork the process that has the lock: it waits until the agent's end of the pipe is closed, and does no more."""
+    """Fork the process that holds the lock: it only waits until the agent's end of the pipe is closed."""
     if pid := os.fork():
         return pid
     try:
@@ -301,7 +301,7 @@ def open_report(folder: str, name: str) -> Handle | None:
 
 
 def _descriptor(handle: Handle) -> int:
-    """Of a file that this process has open, and not one before it."""
+    """Return the descriptor of a handle; refuse a handle of an earlier process."""
     process, descriptor = handle
     if process != os.getpid():
         raise OSError(errno.EBADF, "it was open in a process that has died")
@@ -309,7 +309,7 @@ def _descriptor(handle: Handle) -> int:
 
 
 def append(handle: Handle, data: bytes, durably: bool) -> None:
-    """All of ``data``, and fsync where asked; a part may have been written when it fails."""
+    """Append all of ``data``, with fsync if ``durably``. After an error a part may be written."""
     from kjbod.files import write_all
 
     write_all(_descriptor(handle), data)
@@ -346,7 +346,7 @@ def finish_report(path: str) -> bool:
 
 
 def read_piece(path: str, position: int, size: int) -> bytes:
-    """A piece of a file, which may be larger than a message should be; nothing at its end."""
+    """Return a piece of a file that is too large for a message; empty at its end."""
     from kjbod.files import open_to_read
 
     descriptor = open_to_read(Path(path))
@@ -357,7 +357,7 @@ def read_piece(path: str, position: int, size: int) -> bytes:
 
 
 def of_metadata(operation: str, *arguments: Any) -> Any:
-    """An operation of :mod:`.metadata_files`."""
+    """Run an operation of :mod:`.metadata_files`."""
     from kjbod_host.files import metadata_files
 
     return metadata_files.OPERATIONS[operation](*arguments)

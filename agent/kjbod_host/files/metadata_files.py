@@ -46,9 +46,9 @@ from kjbod.metadata.snapshot import SnapshotId
 
 MEMORY_BYTES_MAX = 1024 * 1024
 NOTE_APPENDS = 12
-"""After so many it is noted again how far was written, which counts when a broker has gone on in the same segment."""
+"""Appends between two notes of the last written batch. The note counts if a broker has later used the same segment."""
 ASIDE_SUFFIX = ".aside"
-"""Of files of another history than the quorum's: read by nobody, neither by Kafka."""
+"""Suffix of files from another history than the quorum's. Neither kjbod nor Kafka reads them."""
 ASIDE_MAX = 100
 OFFSET_BYTES = 8
 """A batch begins with its offset."""
@@ -61,8 +61,8 @@ _USED_NAME = re.compile(
 
 
 def newest_checkpoint(directory: Path) -> SnapshotId | None:
-    """The newest finished snapshot in a ``__cluster_metadata-0``; None: there is none, but perhaps what formatting
-    left.
+    """Return the newest finished snapshot in a ``__cluster_metadata-0``, except the one from formatting; None: there is
+    none.
 
     Raises:
         OSError: it cannot be listed.
@@ -80,7 +80,7 @@ def has_segments(directory: Path) -> bool:
 
 
 def why_not_ours(directory: Path) -> str | None:
-    """Reason for which a ``__cluster_metadata-0`` is no observer's; None: it may be.
+    """Return why a ``__cluster_metadata-0`` is not of an observer; None: it may be.
 
     Raises:
         OSError: it cannot be read.
@@ -118,7 +118,7 @@ def _kind(path: Path) -> str:
 
 
 def checked_log(directory: Path) -> tuple[SegmentedLog, SnapshotId | None]:
-    """The log in a ``__cluster_metadata-0`` that has segments, checked and as it is, and its newest snapshot.
+    """Open and check the log in a ``__cluster_metadata-0`` without changes; return the log and its newest snapshot.
 
     Raises:
         KjbodError: it is damaged or has a gap, or cannot be opened.
@@ -145,7 +145,7 @@ def known_epochs(log: SegmentedLog, newest: SnapshotId | None) -> list[tuple[int
 
 
 def tail_of(log: SegmentedLog, at: int | None = None) -> Tail | None:
-    """The last batch, or the one that begins at offset ``at``; None: there is none.
+    """Return the last batch, or the batch that begins at offset ``at``; None: there is none.
 
     Raises:
         OSError: the log cannot be read.
@@ -208,21 +208,21 @@ def _tail(fields: Any) -> Tail | None:
 
 
 def is_opened_by_kafka(segment: Path) -> bool:
-    """Whether a real broker has opened a segment: it makes an index where there is none."""
+    """Whether a Kafka broker has opened a segment: then the segment has an index."""
     return os.path.lexists(segment.with_suffix(".index"))
 
 
 class OwnFiles:
-    """Memory of which files kjbod made in a ``__cluster_metadata-0``: names and inodes, in ``kjbod.state.dir``."""
+    """Memory of the files that kjbod made in a ``__cluster_metadata-0``: names and inodes, in ``kjbod.state.dir``."""
 
     def __init__(self, path: Path, directory: Path) -> None:
         self._path = path
         self._directory = directory
         self._inodes: dict[str, int] = {}
         self.parted: Tail | None = None
-        """The last batch of a log that was found to be of another history than the quorum's, which was said."""
+        """Last batch of a log from another history than the quorum's, which was already reported."""
         self.committed: Tail | None = None
-        """The last batch that was written, as far as that was noted."""
+        """Last written batch that was noted."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             known = json.loads(read_file(path, bytes_max=MEMORY_BYTES_MAX))
             if known["directory"] == str(directory):
@@ -236,7 +236,7 @@ class OwnFiles:
             return False
 
     def is_same(self, path: Path, status: os.stat_result) -> bool:
-        """Whether what has this status is the file of that name which kjbod made, and no broker has opened since."""
+        """Whether the file with this status is the one that kjbod made, and no broker has opened it since."""
         same = stat.S_ISREG(status.st_mode) and status.st_ino == self._inodes.get(path.name)
         return same and not (path.suffix == ".log" and is_opened_by_kafka(path))
 
@@ -247,7 +247,7 @@ class OwnFiles:
         self._save()
 
     def note(self, committed: Tail) -> None:
-        """Remember the last batch that was written."""
+        """Remember the last written batch."""
         self.committed = committed
         self._save()
 
@@ -257,7 +257,7 @@ class OwnFiles:
         self._save()
 
     def set_aside(self, paths: list[Path]) -> list[str]:
-        """Give files of ours names that nobody reads; which those are.
+        """Rename kjbod's files to names that no program reads; return the new names.
 
         Raises:
             OSError: one cannot be renamed.
@@ -273,12 +273,12 @@ class OwnFiles:
         return names
 
     def forget(self, path: Path) -> None:
-        """A name of ours is gone."""
+        """Forget a file that is gone."""
         self._inodes.pop(path.name, None)
         self._save()
 
     def remove(self, paths: list[Path]) -> None:
-        """Remove files of ours.
+        """Remove files that kjbod made.
 
         Raises:
             OSError: one cannot be removed.
@@ -320,7 +320,7 @@ class KeptLog:
         self._appends = 0
 
     def open(self, known: tuple[int, int, int, int] | None) -> dict[str, Any]:
-        """Look at what is there; changes nothing. ``known``: the last batch of what another file says about the log.
+        """Look at the log without changes. ``known``: the last batch of the log according to another file.
 
         Returns:
             Where it ends, with its epochs and its last batch; whether it has ``known``; or what the matter with it is.
@@ -405,7 +405,7 @@ class KeptLog:
         self._size += len(raw)
 
     def _begin_epoch(self, epoch: int, start: int, kraft_version: int) -> None:
-        """An epoch's line says that all before it is on the disk."""
+        """Begin an epoch. Its line in the checkpoint requires that all earlier batches are on the disk."""
         self._prepare()
         if self._fd is not None:
             os.fdatasync(self._fd)
@@ -414,7 +414,7 @@ class KeptLog:
         write_quorum_state(self._directory, QuorumState(leader_epoch=epoch), kraft_version=kraft_version)
 
     def _prepare(self) -> None:
-        """Make the directory, or bring it in order: the first write is due."""
+        """Make or repair the directory before the first write."""
         if not self._directory.exists():
             self._directory.mkdir()
             fsync_directory(self._directory.parent)
@@ -426,7 +426,7 @@ class KeptLog:
             self._log.torn = None
 
     def _cut_torn(self, torn: TornTail, end_offset: int) -> None:
-        """Cut what a write of our own has left. What another has written is not ours to cut, whatever it is."""
+        """Cut the torn tail of kjbod's own write. The tail of any other writer stays."""
         fd = os.open(torn.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
@@ -446,7 +446,7 @@ class KeptLog:
             os.close(fd)
 
     def _roll(self) -> None:
-        """Go on in the last segment where that is ours, or empty; else in a new one."""
+        """Continue in the last segment if it is kjbod's own or empty; else begin a new segment."""
         self._prepare()
         if self._log is None or self._fd is not None or not self._go_on_in(self._log.segments[-1]):
             self._begin_segment(self._end)
@@ -498,7 +498,7 @@ class KeptLog:
         return names
 
     def _last(self) -> Tail | None:
-        """The last batch of what is there now."""
+        """Return the last batch of the present log."""
         try:
             log, _ = checked_log(self._directory)
         except KjbodError:
@@ -538,7 +538,7 @@ class KeptLog:
             self._restart_at(snapshot_id, part, segments, aside)
 
     def _open_part(self, part: Path, *, new: bool) -> int:
-        """A part of a snapshot, to append to it; of an earlier one of ours nothing is left."""
+        """Open a partial snapshot to append to it; a new one replaces kjbod's earlier partial file."""
         checkpoint = part.with_suffix("")
         for path in (part, checkpoint):
             left = path.lstat() if os.path.lexists(path) else None
@@ -553,7 +553,8 @@ class KeptLog:
         return descriptor
 
     def _restart_at(self, snapshot_id: SnapshotId, part: Path, segments: list[Path], aside: bool) -> None:
-        """The snapshot is on the disk before the log that it replaces goes (``truncateFullyAndStartAt``)."""
+        """Replace the log by a snapshot: the snapshot is durable before the log is removed
+        (``truncateFullyAndStartAt``)."""
         checkpoint = part.with_name(snapshot_id.file_name)
         self._own.add(part, name=checkpoint.name)  # before it has it: an end in between leaves nothing foreign
         part.replace(checkpoint)
@@ -603,7 +604,7 @@ class KeptLog:
         self._own.remove([path for path in older if path in self._own])
 
     def _forget_log(self) -> None:
-        """The files that were there at the start are read no more."""
+        """Close the log files from the start."""
         if self._log is not None:
             for segment in self._log.segments:
                 os.close(segment.fd)

@@ -1,4 +1,4 @@
-"""The files of a health report: opened, appended to, finished, recovered. All calls here block.
+"""Files of a health report: open, append, finish, recover. All calls here block.
 
 The life of a file is told in :mod:`kjbod_host.report_writer`. Runs in the file process: nothing here may import what
 that need not load.
@@ -22,7 +22,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def finished_content(plain: bytes, *, recovered: bool) -> bytes:
-    """The lines of an open file, its torn last line dropped, and the trailer. Empty when no line is whole."""
+    """Return the whole lines of an open file, without a torn last line, and the trailer. Empty without a whole line."""
     whole = plain[: plain.rfind(b"\n") + 1]
     lines = whole.split(b"\n")[:-1]
     if not lines:
@@ -102,7 +102,7 @@ def lock(fd: int) -> None:
 
 
 def open_file(folder: Path, name: str) -> int | None:
-    """A new open file of this name, locked: its descriptor; None where the name is taken."""
+    """Create and lock a new file with this name; return its descriptor; None: the name is taken."""
     if (folder / f"{name}.jsonl.gz").exists():
         return None
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -119,7 +119,7 @@ def open_file(folder: Path, name: str) -> int | None:
 
 
 def recover_leftovers(root: Path, prefix: str, streams: Sequence[str]) -> tuple[int, list[OSError]]:
-    """Finish what a crashed run on this host left open, files ``.<prefix>.*``: how many, and what went wrong."""
+    """Finish files ``.<prefix>.*`` that a crashed run on this host left open; return their number, and the errors."""
     count, errors = 0, []
     for stream in streams:
         for plain in sorted((root / stream).glob(f"**/.{prefix}.*.jsonl")):

@@ -1,1 +1,1 @@
-"""Is a log directory alive? Probes, kernel sources, block counters, and the verdict on them."""
+"""Health of log directories: probes, kernel sources, block counters, and the verdict."""

@@ -86,7 +86,7 @@ class BlockDevice(Struct, frozen=True):
 
 
 def total(counters: Sequence[BlockCounters]) -> BlockCounters:
-    """The sums of at least one device's counters."""
+    """Return the sums of the counters of one or more devices."""
     if len(counters) == 1:
         return counters[0]
     errors = [c.errors for c in counters if c.errors is not None]

@@ -92,7 +92,7 @@ Table = tuple[Mount, ...] | None
 
 
 class Signal(StrEnum):
-    """An event without any more."""
+    """An event without further data."""
 
     STARTED = "started"
     """The watch begins."""
@@ -123,13 +123,13 @@ class Added(Struct, frozen=True):
 
 
 class Removed(Struct, frozen=True):
-    """A directory is to be watched no more."""
+    """A directory is not to be watched any more."""
 
     path: str
 
 
 class Look(StrEnum):
-    """An effect without any more."""
+    """An effect without further data."""
 
     MOUNTS = "mounts"
     """Read the mount table. Answer: :data:`Table`; None: it cannot be read now, or this host has none."""
@@ -182,7 +182,7 @@ class Log(Struct, frozen=True):
 
 Question = Sample | ReadDevices | FindBelow | Probe | StartSources | Look
 Effect = Question | Log | Verdict
-"""A :class:`Verdict` is to be told."""
+"""Effects of the core. A :class:`Verdict` is to be reported."""
 
 
 class Answer(Struct, frozen=True):
@@ -596,7 +596,7 @@ class HostHealth:
     # the verdict ---------------------------------------------------------------------------------------------------
 
     def _feed(self, watched: Watched, event: verdict.Event, now_ms: int, found: Found = None) -> None:
-        """An event to the verdict, and what follows from its judgement for all directories."""
+        """Give an event to the verdict, and apply its judgement to all directories."""
         previous = watched.health
         settling = self._must_settle(watched, now_ms)
         judgement = verdict.judge(previous, event, now_ms, self.settings, host_fault=settling)
@@ -624,7 +624,7 @@ class HostHealth:
                     self._feed(other, verdict.AnotherIsWell(), now_ms)
 
     def _others(self, watched: Watched) -> list[Watched]:
-        """Directories on other devices."""
+        """Return the directories on other devices."""
         found = self._elsewhere.get(watched.path)
         if found is None:
             found = [other for other in self._watched.values() if not other.device.shares(watched.device)]
@@ -651,14 +651,14 @@ class HostHealth:
         self._at(now_ms + WITNESS_TIMEOUT_MS, watched)
 
     def _look_everywhere(self, watched: Watched, now_ms: int) -> None:
-        """No witness yet: perhaps all are in trouble."""
+        """Probe all other directories if no witness has passed: all of them may be in trouble."""
         if watched.health.in_trouble and self._must_settle(watched, now_ms):
             for other in self._others(watched):
                 if not other.health.in_trouble:
                     self._wake(other)
 
     def _tell_host_fault(self, now_ms: int) -> None:
-        """Once for each: everything on this host is in trouble, so it may not be the disks."""
+        """Log a host fault, once for each: all directories are in trouble, so the disks may not be the cause."""
         states = [watched.health for watched in self._watched.values()]
         first = next(iter(self._watched.values()), None)
         fault = first is not None and is_host_fault(states, now_ms, self.settings) and bool(self._others(first))

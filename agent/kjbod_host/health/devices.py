@@ -1,4 +1,4 @@
-"""The devices under the log directories: how long each has been silent, and whether its counters count at all. Pure."""
+"""Devices under the log directories: length of each silence, and whether the counters work. Pure."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from kjbod_host.health.block import BlockCounters, BlockDevice
 from kjbod_host.health.silence import DeviceSilence, observe_device
 
 BUSY_EVERY_MS = 100
-"""Between two samples of devices that have something to do. A silence is noticed that much after its begin at most."""
+"""Time between two samples while a device is busy. A silence is noticed at most that much later."""
 IDLE_EVERY_MS = 500
-"""Between two samples of devices that have nothing to do but our probes."""
+"""Time between two samples while devices serve only kjbod's probes."""
 BUSY_REQUESTS = 32
-"""Completed since the last sample: more than a probe makes, so somebody uses the device."""
+"""Requests completed since the last sample. More than a probe makes: another process uses the device."""
 STILL_PROBES = 3
-"""Probes in a row, each with an fsync, that passed while the counters stood still: the counters do not count."""
+"""Passed probes in a row, each with an fsync, after which unchanged counters count as broken."""
 
 
 class Reading(Struct, frozen=True):
@@ -59,7 +59,7 @@ class DeviceWatch:
         return Reading(block.total(found), hung_ms, after_flush, ended_ms) if found else Reading(None)
 
     def is_busy(self, device: BlockDevice) -> bool:
-        """Whether somebody but our probes uses it, by the samples since the last call."""
+        """Whether other processes use the device, by the samples since the last call."""
         busy = False
         for name in device.names:
             silence = self._silences.get(name)

@@ -20,7 +20,7 @@ from kjbod_host.storage.api import DirectoryError, ProbeResult, errno_name
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """Everything that was known when a directory changed its state.
+    """Facts that were known when a directory changed its state.
 
     Attributes:
         path: the log directory as configured.
@@ -63,11 +63,11 @@ class Evidence(Struct, frozen=True, kw_only=True):
     text: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: without what is not known."""
+        """Return the known facts, for JSON."""
         return {name: value for name, value in to_builtins(self).items() if value not in (None, "", [])}
 
     def of_blocked(self, event: ProbeBlocked, limit_ms: int | None) -> "Evidence":
-        """With a request that is not answered; ``limit_ms`` when that makes it slow."""
+        """Return the evidence with an unanswered request; ``limit_ms``: limit that makes the directory slow."""
         return replace(
             self,
             call=event.call,
@@ -79,13 +79,13 @@ class Evidence(Struct, frozen=True, kw_only=True):
         )
 
     def of_success(self, event: ProbeSucceeded, result: ProbeResult | None, limit_ms: int | None) -> "Evidence":
-        """With a probe that passed; ``limit_ms`` when it was slow."""
+        """Return the evidence with a passed probe; ``limit_ms``: limit that makes the directory slow."""
         age_ms = None if result is None else result.duration_us / 1000
         written = None if result is None or event.no_space is None else result.written
         return replace(self, errno=event.no_space, call="probe", age_ms=age_ms, limit_ms=limit_ms, written=written)
 
     def of_event(self, event: Event, error: DirectoryError | None) -> "Evidence":
-        """With what else can change a state."""
+        """Return the evidence with any other event that can change a state."""
         match event:
             case ProbeFailed():
                 age_ms = None if error is None or not error.after_us else error.after_us / 1000
@@ -134,16 +134,16 @@ _OF_IDENTITY = frozenset(
         for name in ("ENOENT", "EACCES", "EPERM", "EISDIR", "ELOOP", "ENOTDIR", "ENXIO", "ESPIPE")
     ]
 )
-"""Errors of a probe, and its steps, that tell whose a directory is."""
+"""Errors of a probe, with their steps, that concern only the identity of a directory."""
 
 
 def device_text(device: BlockDevice) -> str:
-    """``"loop3 7:3"``; the number alone where no block device is known."""
+    """Return a device as text: ``"loop3 7:3"``; only the number if no block device is known."""
     return " ".join((*device.names, device.device))
 
 
 def describe(state: Health, cause: Cause, evidence: Evidence) -> str:
-    """The line for people: which directory, what happened, how it is known."""
+    """Return a line for people: directory, event and evidence."""
     kernel = "" if state is Health.ONLINE or not evidence.kernel else f"kernel: {' | '.join(evidence.kernel)}"
     return "; ".join(part for part in (_what(state, cause, evidence), _device(evidence), kernel) if part)
 
@@ -185,8 +185,8 @@ def _what(state: Health, cause: Cause, evidence: Evidence) -> str:
 
 
 def _room(evidence: Evidence, otherwise: str) -> str:
-    """Words for what still can be done there: a file system that copies on write, or a thin pool, has no room for
-    either."""
+    """Return the text about a full file system: whether overwriting still works. With copy-on-write or a thin pool it
+    does not."""
     match evidence.written:
         case True:
             return ", nothing new can be allocated, overwriting works"

@@ -1,5 +1,4 @@
-"""The kind of medium under a log directory, as sysfs shows it: how long a disk of that kind may stand still and be
-healthy all the same.
+"""Kind of medium under a log directory, by sysfs, and how long a healthy disk of that kind may stand still.
 
 A guard waits for a disk before it does anything that cannot be undone. How long depends on the kind:
 
@@ -76,7 +75,7 @@ def _kind(name: str, sys: Path) -> Medium:
 
 
 def _is_nvme(name: str, disk: Path, sys: Path) -> bool:
-    """Whether it is a namespace at PCIe; one with several paths has a hidden disk for each."""
+    """Whether a disk is an NVMe namespace over PCIe. A namespace with several paths has a hidden disk for each."""
     if (head := NVME_HEAD.fullmatch(name)) is None:
         return False
     paths = sorted(sys.glob(f"block/nvme{head[1]}c*n{head[2]}")) or [disk]
@@ -91,7 +90,7 @@ def _is_scsi(name: str, disk: Path, sys: Path) -> bool:
 
 
 def _is_path(disk: Path) -> bool:
-    """Whether it is a path of dm-multipath: requests wait there while another path takes over."""
+    """Whether a disk is a path of dm-multipath, where requests wait during a failover."""
     return any(_text(uuid).startswith("mpath-") for uuid in disk.glob("holders/*/dm/uuid"))
 
 

@@ -38,7 +38,7 @@ ACTIVE = "active"
 
 
 class HealthMonitor:
-    """Watches the log directories of this host.
+    """Monitor of the log directories of this host.
 
     Args:
         directories: each with what :meth:`DirectoryAgent.load` said and its directory id.
@@ -126,7 +126,7 @@ class HealthMonitor:
         self._step(core.Added(loaded, directory_id, mount, device, table, silent))
 
     def remove(self, path: str) -> None:
-        """Watch a directory no more. Nothing happens when it is not watched."""
+        """Stop watching a directory. Does nothing if it is not watched."""
         self._forget(path)
         self._agents.pop(path, None)
         self._step(core.Removed(path))
@@ -156,7 +156,7 @@ class HealthMonitor:
         return self._core.standing_still(now_ms)
 
     def health(self, path: str) -> DirectoryHealth:
-        """The state of a directory."""
+        """Return the health of a directory."""
         watched = self._core.watched(path)
         if watched is None:
             raise KeyError(path)
@@ -191,7 +191,8 @@ class HealthMonitor:
             self._carry_out(effect)
 
     def _call(self, event: core.Event) -> None:
-        """For callbacks of the event loop, which only logs what they raise: the disk would be watched no more."""
+        """Step from a callback of the event loop. An exception ends the monitor; otherwise the loop would only log
+        it."""
         try:
             self._step(event)
         except Exception as bug:  # noqa: BLE001  it ends the monitor

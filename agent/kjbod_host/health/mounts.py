@@ -1,4 +1,4 @@
-"""The mount table as the kernel writes it, and what a change of it means for a log directory. Pure.
+"""Parser of the kernel's mount table, and the effect of its changes on a log directory. Pure.
 
 ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)) never blocks, also while a disk hangs or is frozen. It shows what
 ``statvfs`` does not: ext4's ``emergency_ro`` and ``shutdown`` (since Linux 6.12 an ext4 error no longer sets the
@@ -95,7 +95,7 @@ def mount_of(real_path: str, mounts: tuple[Mount, ...]) -> Mount | None:
 
 
 def mount_under(real_path: str, mount_id: int | None, mounts: tuple[Mount, ...]) -> Mount | None:
-    """The mount that a directory was seen to lie on, by its id; that of its path where the table does not have it."""
+    """Return the mount with this id; if the table does not have it, the mount that the path leads to."""
     return next((mount for mount in mounts if mount.mount_id == mount_id), None) or mount_of(real_path, mounts)
 
 
@@ -105,7 +105,7 @@ def _leads(mount: Mount, real_path: str) -> bool:
 
 
 def compare(real_path: str, loaded: Mount, mounts: tuple[Mount, ...]) -> MountChange:
-    """The change between the mount that a path leads to and the one that was there when it was loaded."""
+    """Return the change of a path's mount since the directory was loaded."""
     now = mount_of(real_path, mounts)
     if now is None or (now.mount_id, now.device, now.root) != (loaded.mount_id, loaded.device, loaded.root):
         still_there = any(mount.mount_id == loaded.mount_id and mount.device == loaded.device for mount in mounts)

@@ -1,11 +1,11 @@
-"""The deadlines of the verdict as a configuration has them. Pure."""
+"""Deadlines of the verdict, from a configuration. Pure."""
 
 from kjbod.config.keys import Config
 from kjbod_host.health.state import HealthSettings
 
 
 def health_settings(config: Config) -> HealthSettings:
-    """Settings of a :class:`~kjbod_host.health.monitor.HealthMonitor`."""
+    """Return the settings of a :class:`~kjbod_host.health.monitor.HealthMonitor`."""
     return HealthSettings(
         probe_interval_ms=config.kjbod_probe_interval_ms,
         probe_timeout_ms=config.kjbod_probe_timeout_ms,

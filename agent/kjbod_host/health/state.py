@@ -1,4 +1,4 @@
-"""States of a log directory, what the verdict remembers of it, and its deadlines. Pure."""
+"""States of a log directory, memory of the verdict, and its deadlines. Pure."""
 
 from enum import StrEnum
 
@@ -111,7 +111,7 @@ class HealthSettings(Struct, frozen=True, kw_only=True):
 
 
 class DirectoryHealth(Struct, frozen=True):
-    """All that the verdict remembers about one directory.
+    """Memory of the verdict about one directory.
 
     Attributes:
         health: the state.
@@ -151,7 +151,7 @@ class DirectoryHealth(Struct, frozen=True):
 
     @property
     def in_trouble(self) -> bool:
-        """Whether it is suspect of something that can end as failed."""
+        """Whether the directory is under a suspicion that can end as failed."""
         return self.health is Health.SUSPECT and self.cause not in (Cause.DAMAGE, Cause.UNWATCHED)
 
     def doubt(self, since_ms: int) -> str | None:

@@ -84,7 +84,7 @@ def _why_none(mount: Mount, sys: Path) -> str:
 
 
 def _of_options(mount: Mount, sys: Path, wanted: frozenset[str]) -> tuple[Path, ...]:
-    """Devices that mount options name."""
+    """Return the devices in mount options."""
     given = (option.partition("=") for option in sorted(mount.options))
     found = (_device_named(value, sys) for name, _, value in given if name in wanted)
     return tuple(device for device in found if device is not None)
@@ -147,7 +147,7 @@ def _parse(content: bytes, errors: bytes) -> BlockCounters | None:
 
 
 def _content(path: str) -> bytes:
-    """A file of sysfs; empty when it cannot be read."""
+    """Return the content of a file of sysfs; empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -193,12 +193,12 @@ def _numbered(number: str, sys: Path) -> Path | None:
 
 
 def _disk_name(device: Path) -> str:
-    """The kernel name of a device, of a partition that of its disk."""
+    """Return the kernel name of a device; for a partition the name of its disk."""
     return device.parent.name if (device / "partition").exists() else device.name
 
 
 def _in_sysfs(name: str, sys: Path) -> Path | None:
-    """The device with a kernel name."""
+    """Return the device with a kernel name."""
     if not KERNEL_NAME.fullmatch(name):
         return None
     places = (sys / "block" / name, *sys.glob(f"block/*/{name}"))
@@ -208,7 +208,7 @@ def _in_sysfs(name: str, sys: Path) -> Path | None:
 
 
 def _device_named(path: str, sys: Path) -> Path | None:
-    """The device with a path below /dev."""
+    """Return the device with a path below /dev."""
     folder, _, name = path.rpartition("/")
     if folder == "/dev/mapper":
         name = next((p.parent.parent.name for p in sys.glob("block/dm-*/dm/name") if _text(p) == name), name)
@@ -240,7 +240,7 @@ def _file_systems(mount: Mount, sys: Path) -> Iterator[tuple[Path, set[Path]]]:
 
 
 def _below(device: Path, sys: Path) -> Iterator[Path]:
-    """Whole disks one layer further down."""
+    """Yield the whole disks one layer further down."""
     for slave in sorted((device / "slaves").glob("*")):
         found = slave.resolve()
         yield found.parent if (found / "partition").exists() else found
@@ -250,7 +250,7 @@ def _below(device: Path, sys: Path) -> Iterator[Path]:
 
 
 def _leaves(device: Path, depth: int = MAX_DEPTH) -> set[Path]:
-    """The disks at the bottom of a stack."""
+    """Return the disks at the bottom of a stack."""
     slaves = sorted((device / "slaves").glob("*")) if depth else []
     if not slaves:
         return {device.parent if (device / "partition").exists() else device}

@@ -142,7 +142,7 @@ class Ask(StrEnum):
 
 
 class ProbeSucceeded(Struct, frozen=True):
-    """A probe came back well.
+    """A probe has passed.
 
     Attributes:
         begun_ms: when it was sent.
@@ -206,7 +206,7 @@ class Judgement(Struct, frozen=True):
 
 
 FRESH_MS = 100
-"""A failure that waited longer than this for its witness is looked at once more: both may have come back together."""
+"""A failure that waited longer than this for its witness is probed again: both disks may have recovered together."""
 
 
 def judge(
@@ -310,7 +310,7 @@ def _stood_still(state: DirectoryHealth, settings: HealthSettings) -> bool:
 
 
 def _count_late(state: DirectoryHealth, is_late: bool, now_ms: int, settings: HealthSettings) -> DirectoryHealth:
-    """With one more probe that passed: whether standing still, or being slow, comes again and again."""
+    """Return the state after a passed probe, with whether late probes recur."""
     is_late = is_late and state.health is not Health.HELD
     late = state.late
     if is_late:
@@ -321,7 +321,7 @@ def _count_late(state: DirectoryHealth, is_late: bool, now_ms: int, settings: He
 
 
 def _well(state: DirectoryHealth, event: ProbeSucceeded, now_ms: int, settings: HealthSettings) -> Judgement:
-    """Online, unless damage was reported lately."""
+    """Return the judgement online, unless damage was reported lately."""
     damaged_ms = state.damaged_ms
     if damaged_ms is None or now_ms - damaged_ms >= settings.strike_window_ms:
         return Judgement(_enter(replace(state, damaged_ms=None), Health.ONLINE, Cause.NONE, now_ms))

@@ -1,4 +1,4 @@
-"""A directory under watch: the state that the core keeps about it, and the status that it tells of it. Pure."""
+"""State and status of a watched directory. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from kjbod_host.smart.readings import Smart
 from kjbod_host.storage.api import BlockedCall, DirectoryError, LoadedDirectory, ProbeResult
 
 Found = DirectoryError | ProbeResult | None
-"""What an event of the verdict was made of, for its evidence."""
+"""Source of a verdict's event, for the evidence."""
 NEVER = 1 << 62
 """A moment that never comes, in milliseconds."""
 
@@ -132,21 +132,21 @@ class Watched(Struct, eq=False):
         return self.health.health is Health.FAILED
 
     def next_ms(self) -> int:
-        """Time at which there is something to do; in the past: at once."""
+        """Return the time of the next work on this directory; in the past: at once."""
         at_ms = min(self.settled_ms, self.sample_ms, self.looks_ms[0] if self.looks_ms else NEVER)
         if self.stage is not Stage.IDLE or self.has_failed:
             return at_ms
         return 0 if self.woken else min(at_ms, self.due_ms)
 
     def count(self, duration_us: int, *, failed: bool) -> None:
-        """A probe was answered."""
+        """Count an answered probe."""
         self.probes += 1
         self.probe_failures += failed
         self.probe_us += duration_us
         self.probe_histogram[latency_bucket(duration_us)] += 1
 
     def freed(self, now_ms: int, *, well: bool) -> None:
-        """A request was answered. Of a disk that has failed meanwhile it tells that it may be back."""
+        """Note an answered request. For a failed disk it shows that the disk may work again."""
         if self.has_failed:
             self.freed_ms = now_ms if well else None
 

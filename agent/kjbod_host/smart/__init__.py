@@ -1,1 +1,1 @@
-"""SMART and NVMe health of the disks under the log directories, asked by a process that may hang."""
+"""SMART and NVMe health of the disks under the log directories, read by a separate process that may hang."""

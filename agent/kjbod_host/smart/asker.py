@@ -1,4 +1,4 @@
-"""The asker: a process that asks one disk for its health, and may hang in the kernel for ever.
+"""The asker: a process that queries the health of one disk, and may hang in the kernel for ever.
 
 It reads a line with the kernel name of a disk from its standard input, writes a line of JSON with what sysfs says of
 that disk, and becomes ``smartctl``, which writes its document behind it. Standard input and output are one socket: the
@@ -27,7 +27,7 @@ from typing import Final
 SYS: Final = Path("/sys")
 LINE_BYTES_MAX: Final = 64
 ANYWHERE: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-"""Where smartctl is, behind what PATH says: that of a service's user often lacks them."""
+"""Folders searched for smartctl after PATH, because the PATH of a service often lacks them."""
 SECTOR_BYTES: Final = 512
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{1,31}")
 _OPTIONS: Final = (
@@ -46,8 +46,8 @@ _TEMPERATURES: Final = (
 
 
 def facts_of(name: str, sys: Path = SYS) -> dict[str, str | int]:
-    """Facts of sysfs about a disk: model, serial, firmware, wwid, capacity_bytes, temp_c; without
-    what it does not say."""
+    """Return the facts of sysfs about a disk: model, serial, firmware, wwid, capacity_bytes, temp_c. Unknown facts are
+    left out."""
     disk = sys / "block" / name
     device = disk / "device"
     found: dict[str, str | int | None] = {
@@ -83,7 +83,7 @@ def _number(path: Path, factor: int) -> int | None:
 
 
 def _unit_serial(path: Path) -> str | None:
-    """The unit serial number page of SCSI (SPC-4): four bytes, and the number."""
+    """Return the number in the unit serial number page of SCSI (SPC-4), after its first four bytes."""
     try:
         return path.read_bytes()[4:].decode("ascii", "replace").strip(" \0") or None
     except OSError:
@@ -91,17 +91,17 @@ def _unit_serial(path: Path) -> str | None:
 
 
 def find_smartctl(folders: Iterable[str]) -> str | None:
-    """Path of smartctl in the first of these folders that has it."""
+    """Return the path of smartctl in the first of these folders that has it; None: no folder has it."""
     places = (f"{folder}/smartctl" for folder in folders if folder.startswith("/"))
     return next((place for place in places if os.access(place, os.X_OK)), None)
 
 
 def main(parent: int, *, with_smartctl: bool) -> None:
-    """Answer one question.
+    """Answer a single question.
 
     Args:
         parent: pid of the agent; 0: systemd's.
-        with_smartctl: whether to ask smartctl, beside sysfs.
+        with_smartctl: whether to run smartctl, in addition to reading sysfs.
     """
     os.chdir("/")
     if parent:
@@ -120,11 +120,11 @@ def main(parent: int, *, with_smartctl: bool) -> None:
 
 
 def _leave(parent: int) -> None:
-    """Be a session of our own that has nothing of the parent's, and ends with it; smartctl stays all of that."""
+    """Start a session without the parent's descriptors, which ends with the parent. smartctl inherits all of that."""
     os.setsid()
     os.closerange(3, _MAX_FD)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it had ended already
+    if os.getppid() != parent:  # the parent had ended already
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Asks the disks below the log directories for their SMART and NVMe health, one after the other.
+"""The shell that queries SMART and NVMe health of the disks below the log directories, one after the other.
 
 Each question goes to a process that may hang in the kernel (:mod:`.processes`): that of a helper which systemd starts
 with the rights that smartctl needs, where its socket (``kjbod.smart.socket``) is there; else one of our own, which asks
@@ -34,13 +34,13 @@ from kjbod_host.smart.smartctl import (
 from kjbod_host.smart.words import NOT_INSTALLED
 
 ROUND_MS: Final = 5_000
-"""Between two looks whether it is a disk's turn."""
+"""Time between two checks whether a query is due."""
 TEXT_BYTES_MAX: Final = 256
-"""Of an output that is no JSON: its first line has the version."""
+"""Bytes kept of an output that is no JSON: its first line has the version."""
 
 
 class CanAsk(Protocol):
-    """Asks a disk (:class:`.processes.Processes`)."""
+    """Part of :class:`.processes.Processes` that is used here."""
 
     async def ask(self, name: str) -> Answer: ...
 
@@ -48,7 +48,7 @@ class CanAsk(Protocol):
 
 
 class SmartAsking:
-    """The health of the disks, as far as they have told it.
+    """Health data of the disks, from their last answers.
 
     Args:
         interval_ms: between two questions to a disk; 0: none is asked.
@@ -76,20 +76,20 @@ class SmartAsking:
         self._statuses = statuses
         self._sys = sys
         self._past: dict[str, Past] = {}
-        """By kernel name, as the next ones."""
+        """Last query by kernel name. The next two attributes are also by kernel name."""
         self._sequences: dict[str, str] = {}
         self._read: dict[str, Smart] = {}
         self._told: dict[str, str] = {}
-        """Words that were last said of a disk, and (under "") of the source."""
+        """Last log text about a disk, and (under "") about the source."""
 
     def of(self, device: BlockDevice) -> Smart | None:
-        """The health of the disks that a directory lies on; None: none of them has told it."""
+        """Return the health of a directory's disks; None: no disk has answered yet."""
         read = {name: self._read[name] for name in device.disks if name in self._read}
         # A journal on a disk of its own wears it, and is no room of the directory.
         return of_directory({n: replace(s, capacity_bytes=None) if n in device.journal else s for n, s in read.items()})
 
     async def run(self) -> None:
-        """Ask, until cancelled."""
+        """Query disks until cancelled."""
         if self._interval_ms == 0:
             return
         while True:
@@ -108,7 +108,7 @@ class SmartAsking:
         return next_disk(disks, self._past, self._clock.monotonic_ms(), self._interval_ms)
 
     def _note_replaced(self, name: str) -> None:
-        """Forget a disk in whose place there is another one: the kernel numbers each that is added."""
+        """Forget a disk that was replaced: the kernel gives each added disk a new sequence number."""
         try:
             sequence = (self._sys / "block" / name / "diskseq").read_text()
         except OSError:
@@ -198,7 +198,7 @@ async def ask_once(processes: CanAsk, name: str) -> tuple[Smart | None, str | No
 
 
 def parsed(content: bytes) -> Any:
-    """JSON; text where it is none."""
+    """Return parsed JSON; the text if it is no JSON."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Processes that ask a disk: the helper's behind its socket, or one of our own. See :mod:`.asker`, which both are.
+"""Processes that query a disk: the process behind the helper's socket, or a child. Both run :mod:`.asker`.
 
-None is waited for. One of our own that does not answer in time is killed, and ends when the kernel lets go of it; it
-has nothing of this process, and dies with it.
+This module never waits for such a process. A child that does not answer in time is killed, and ends when the kernel
+releases it. The child has no descriptors of this process, and ends with it.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from kjbod_host.smart.schedule import ASK_TIMEOUT_MS
 from kjbod_host.smart.words import NO_RIGHTS
 
 ANSWER_BYTES_MAX: Final = 256 << 10
-"""Of what sysfs and smartctl say of a disk; 20 KiB are usual."""
+"""Maximum size of an answer from sysfs and smartctl; 20 KiB are usual."""
 
 
 class Answer(Struct, frozen=True):
-    """Answer of a process that asked a disk.
+    """Answer of a process that queried a disk.
 
     Attributes:
-        content: all that it said.
-        source: whom it asked: ``helper``, ``smartctl`` or ``sysfs``.
-        reason: why none that knows more.
+        content: the whole output.
+        source: source of the data: ``helper``, ``smartctl`` or ``sysfs``.
+        reason: why a better source was not used.
     """
 
     content: bytes
@@ -38,7 +38,7 @@ class Answer(Struct, frozen=True):
 
 
 class Processes:
-    """Starts them, and lets go of them.
+    """Starter of processes that query disks.
 
     Args:
         helper: path of the helper's socket.
@@ -49,17 +49,17 @@ class Processes:
         self._helper = helper
         self._timeout_ms = timeout_ms
         self._left: dict[int, str] = {}
-        """Disks, by the pid of who asks."""
+        """Disks, by the pid of the process that queries it."""
 
     def process_ids(self) -> tuple[int, ...]:
-        """Processes of ours that ask, or are stuck."""
+        """Return the pids of children that query a disk, or are stuck."""
         return tuple(self._left)
 
     async def ask(self, name: str) -> Answer:
-        """The answer for a disk, by its kernel name.
+        """Query a disk, by its kernel name.
 
         Raises:
-            TimeoutError: there is none in time, or one that was asked before is still stuck.
+            TimeoutError: no answer in time, or an earlier child is still stuck on this disk.
             OSError: there is no room for a process, or it says too much (EMSGSIZE).
         """
         async with asyncio.timeout(self._timeout_ms / 1000):
@@ -77,7 +77,7 @@ class Processes:
     async def _ask_own(self, name: str, trouble: str) -> Answer:
         self.reap()
         if name in self._left.values():
-            raise TimeoutError  # one that is stuck is enough
+            raise TimeoutError  # one stuck child is enough
         source, reason = "smartctl", trouble
         if not has_rights():
             source = "sysfs"
@@ -96,14 +96,14 @@ class Processes:
             self.reap()
 
     def reap(self) -> None:
-        """Forget those that have ended."""
+        """Forget children that have ended."""
         for pid in tuple(self._left):
             if helpers.has_ended(pid):
                 del self._left[pid]
 
 
 async def _content(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Words of a process about a disk, to their end."""
+    """Send a process the name of a disk, and read its output to the end."""
     writer.write(f"{name}\n".encode())
     content = bytearray()
     while more := await reader.read(ANSWER_BYTES_MAX):

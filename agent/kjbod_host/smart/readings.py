@@ -1,4 +1,4 @@
-"""Health data of one disk, and of a directory that lies on several. Pure."""
+"""Health data of one disk, and of a directory on several disks. Pure."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,33 +8,33 @@ from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 RAW_BYTES_MAX: Final = 16 << 10
-"""Of the raw attributes of a directory's disks, as JSON."""
+"""Maximum size of the raw attributes of a directory's disks, as JSON."""
 
 
 class Smart(Struct, frozen=True, kw_only=True):
-    """The health of a disk as the disk itself tells it; None is "not known".
+    """Health of a disk, as the disk reports it; None: not known.
 
     Attributes:
-        at_ms: when it was read, wall clock.
+        at_ms: wall clock of the read.
         model: of the disk.
         serial: of the disk.
         firmware: its revision.
         unit: identifier of the logical unit, the same on each path to it, as the kernel has it (``wwid``).
         capacity_bytes: of the disk.
-        passed: its own overall assessment.
-        power_on_hours: of its life.
-        temp_c: now.
-        wear_pct: of its rated writes that is used up; may exceed 100.
-        spare_pct: of its spare blocks that is left.
+        passed: overall assessment by the disk itself.
+        power_on_hours: hours that the disk was powered on.
+        temp_c: present temperature.
+        wear_pct: used part of its rated writes, in percent; may exceed 100.
+        spare_pct: spare blocks left, in percent.
         media_errors: reads and writes that it could not complete (NVMe media errors, SCSI uncorrected errors).
         critical_warning: bits of NVMe's critical warning.
         realloc: sectors reallocated (attribute 5), SCSI: grown defects.
-        pending: sectors that wait for it (197), SCSI: pending defects.
+        pending: sectors that wait for a reallocation (197), SCSI: pending defects.
         uncorrect: sectors that an offline scan could not read (198).
         reported_uncorrect: errors that it reported to the host (187).
         command_timeout: commands that it gave up (188).
         recovery_ms: how long the disk tries to read or write a bad sector at most (ATA SCT ERC); 0: no limit is set.
-        raw: attributes as they came: of a disk by attribute, of a directory by disk.
+        raw: raw attributes: of a disk by attribute, of a directory by disk.
     """
 
     at_ms: int | None = None
@@ -65,7 +65,7 @@ class Smart(Struct, frozen=True, kw_only=True):
 
 
 def over(facts: Smart, read: Smart | None) -> Smart:
-    """The disk as it was read, and of ``facts`` what that does not say."""
+    """Return the values that were read, completed with values from ``facts``."""
     if read is None:
         return facts
     missing = {one.name: getattr(facts, one.name) for one in fields(Smart) if getattr(read, one.name) in (None, {})}
@@ -73,9 +73,8 @@ def over(facts: Smart, read: Smart | None) -> Smart:
 
 
 def of_directory(disks: Mapping[str, Smart]) -> Smart | None:
-    """The health of a directory that lies on these disks, by kernel name: of each value the worst, of capacities the
-    sum, texts one after the other. A disk that is there on several paths has its capacity once.
-    None: none of them has been read."""
+    """Return the health of a directory on these disks, by kernel name: the worst of each value, the sum of the
+    capacities, and all texts. A disk with several paths counts once. None: no disk was read."""
     if not disks:
         return None
     each = list(disks.values())
@@ -109,8 +108,8 @@ def of_directory(disks: Mapping[str, Smart]) -> Smart | None:
 
 
 def _capacities(disks: Mapping[str, Smart]) -> list[int | None]:
-    """Capacities of the disks in bytes, one of each. A disk that is there on several paths (dm-multipath) is one. Two
-    units with one serial number are two: actuators of a disk, namespaces."""
+    """Return the capacity of each disk in bytes. A disk with several paths (dm-multipath) counts once. Two units with
+    the same serial number (actuators, namespaces) count as two."""
     found: dict[tuple[str | None, ...], int | None] = {}
     for name, one in disks.items():
         key = (one.unit,) if one.unit else (one.model, one.serial) if one.serial else (name,)
@@ -140,8 +139,8 @@ def _of_known(take: Callable[[Sequence[int]], int], values: Sequence[int | None]
 
 
 def raw_json(raw: Mapping[str, Any]) -> str | None:
-    """The raw attributes of a directory as compact JSON of at most :data:`RAW_BYTES_MAX`. Disks that do not fit are
-    counted in ``left_out``. None: there are none."""
+    """Return the raw attributes of a directory as compact JSON of at most :data:`RAW_BYTES_MAX`. ``left_out`` counts
+    disks that do not fit. None: no attributes."""
     if not raw:
         return None
     kept, left_out = dict(raw), 0
@@ -155,7 +154,7 @@ def raw_json(raw: Mapping[str, Any]) -> str | None:
 
 
 def columns(smart: Smart | None, *, raw: bool) -> dict[str, Any]:
-    """Columns of :class:`kjbod.fleet.schema.Sample`; with ``raw`` the raw attributes too."""
+    """Return the columns of :class:`kjbod.fleet.schema.Sample`; with ``raw`` also the raw attributes."""
     if smart is None:
         return {}
     return {

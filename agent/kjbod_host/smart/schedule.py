@@ -1,7 +1,7 @@
-"""The disk that is asked for its health next. Pure.
+"""Schedule of the health queries to disks. Pure.
 
-To ask is a command to the disk, so one is only asked while each directory on it is well: never one that is suspect,
-slow, held or failed, whose trouble the question could add to. One that has not answered is left alone for a day.
+A query is a command to the disk. So a disk is queried only while all its directories are healthy: a query could make a
+suspect, slow, held or failed disk worse. A disk that did not answer is not queried for a day.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,9 @@ from kjbod_host.health.state import Health
 from kjbod_host.smart.names import is_physical
 
 ASK_TIMEOUT_MS: Final = 30_000
-"""Time that a disk may take to answer; a quarter of a second is usual."""
+"""Maximum time for a disk's answer; 0.25 s is usual."""
 HUNG_PAUSE_MS: Final = 86_400_000
-"""Time for which a disk that did not answer is not asked."""
+"""Time for which a disk that did not answer is not queried."""
 WELL: Final = frozenset({Health.ONLINE, Health.FULL})
 
 
@@ -24,7 +24,7 @@ class Past(Struct, frozen=True):
 
     Attributes:
         asked_ms: when.
-        hung: whether it was not answered in time.
+        hung: whether the answer did not come in time.
     """
 
     asked_ms: int
@@ -32,7 +32,7 @@ class Past(Struct, frozen=True):
 
 
 class Lying(Struct, frozen=True):
-    """A directory and the disks that it lies on.
+    """A directory and its disks.
 
     Attributes:
         disks: kernel names.
@@ -46,7 +46,8 @@ class Lying(Struct, frozen=True):
 
 
 def well_disks(directories: Iterable[Lying]) -> dict[str, bool]:
-    """The physical disks below these directories, and whether each directory on them is well and has been probed."""
+    """Return the physical disks below these directories, each with whether all its directories are healthy and
+    probed."""
     found: dict[str, bool] = {}
     for one in directories:
         for disk in one.disks:
@@ -56,11 +57,11 @@ def well_disks(directories: Iterable[Lying]) -> dict[str, bool]:
 
 
 def next_disk(disks: Mapping[str, bool], past: Mapping[str, Past], now_ms: int, interval_ms: int) -> str | None:
-    """The disk to ask now, the one that has waited longest; None: it is nobody's turn.
+    """Return the disk to query now, which has waited longest; None: no query is due.
 
     Args:
-        disks: whether each may be asked.
-        past: of those that were asked.
+        disks: whether each disk may be queried, by kernel name.
+        past: last queries, by kernel name.
         now_ms: monotonic.
         interval_ms: between two questions to a disk.
     """

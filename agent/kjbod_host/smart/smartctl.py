@@ -1,4 +1,4 @@
-"""The output of ``smartctl --json`` (smartmontools 7.0 and later), read. Pure.
+"""Parser for the output of ``smartctl --json`` (smartmontools 7.0 and later). Pure.
 
 Source: smartctl(8), "EXIT STATUS" and ``--json``; ATA attributes as its drive database names them; NVM Express base
 specification, "SMART / Health Information"; SCSI log pages as smartctl prints them. A document is what a disk and its
@@ -29,9 +29,9 @@ JSON_SINCE: Final = 7
 """Major version of the first smartmontools with ``--json``."""
 _OLD_VERSION: Final = re.compile(r"smartctl (?:version )?(?:pre-)?(([0-9]{1,4})\.[0-9]{1,4})")
 TEXT_MAX: Final = 128
-"""Characters of a model, a serial number and the like."""
+"""Maximum number of characters of a model, a serial number and similar texts."""
 ENTRIES_MAX: Final = 64
-"""Attributes of a disk; ATA has 30 at most."""
+"""Maximum number of attributes of a disk; ATA has 30 at most."""
 _LONG_MAX: Final = 2**63 - 1
 _TEMPERATURES: Final = range(-60, 201)
 _REALLOC, _REPORTED, _TIMEOUT, _PENDING, _UNCORRECT = 5, 187, 188, 197, 198
@@ -40,7 +40,7 @@ _ENDURANCE: Final = "Percentage Used Endurance Indicator"
 
 
 def parse_smartctl(document: object) -> Smart | None:
-    """The health of the disk that a document is about; None: it says nothing of any disk.
+    """Return the health of the disk in a document; None: the document has no data about a disk.
 
     Args:
         document: the parsed JSON, whatever it is.
@@ -64,17 +64,17 @@ def parse_smartctl(document: object) -> Smart | None:
 
 
 def exit_status(document: object) -> int | None:
-    """The exit status as the document has it; None: it is no document of smartctl's."""
+    """Return the exit status in a document; None: it is no document of smartctl."""
     return _count(document, "smartctl", "exit_status")
 
 
 def explain(status: int) -> str:
-    """An exit status in words; empty for 0."""
+    """Return an exit status in words; empty for 0."""
     return "; ".join(text for bit, text in enumerate(EXIT_BITS) if status >> bit & 1)
 
 
 def why_unread(document: object) -> str | None:
-    """Reason why smartctl read nothing of the disk, in one line; None: it did.
+    """Return why smartctl could not read the disk, in one line; None: it could.
 
     Args:
         document: the parsed JSON, or the text that is none.
@@ -90,7 +90,7 @@ def why_unread(document: object) -> str | None:
 
 
 def why_no_json(text: object) -> str | None:
-    """Reason in one line where an output is that of a smartctl without JSON; None: it is something else."""
+    """Return a line about a smartctl that is too old for JSON; None: the output does not show that."""
     found = _OLD_VERSION.match(text) if isinstance(text, str) else None
     if found is None or int(found[2]) >= JSON_SINCE:
         return None
@@ -98,7 +98,7 @@ def why_no_json(text: object) -> str | None:
 
 
 def parse_facts(document: object) -> Smart:
-    """Facts of sysfs about a disk, as :mod:`.asker` tells them."""
+    """Return the facts of sysfs about a disk, from the answer of :mod:`.asker`."""
     return Smart(
         model=_text(document, "model"),
         serial=_text(document, "serial"),
@@ -182,13 +182,13 @@ def _attributes(document: object) -> dict[int, Mapping[str, Any]]:
 
 
 def _row(attribute: Mapping[str, Any]) -> list[int | None]:
-    """Normalized value, worst, threshold, raw value."""
+    """Return normalized value, worst value, threshold and raw value of an attribute."""
     return [*(_count(attribute, name) for name in ("value", "worst", "thresh")), _count(attribute, "raw", "value")]
 
 
 def _raw(table: Mapping[int, Mapping[str, Any]], number: int) -> int | None:
-    """The count in a raw value. Where smartctl takes a packed one apart, its text has the count first, as in
-    ``8 (0 12)`` or ``31427h+04m``; three words alone, ``1 2 3``, begin with the highest."""
+    """Return the count in a raw value. If smartctl splits a packed value, its text begins with the count, as in ``8 (0
+    12)`` or ``31427h+04m``; three words, ``1 2 3``, begin with the highest word."""
     text = _at(table.get(number), "raw", "string")
     if isinstance(text, str) and (first := re.match(r"([0-9]{1,18})(?: \(|[^0-9x ])", text)) is not None:
         return int(first[1])
@@ -202,7 +202,8 @@ def _packed_temperature(table: Mapping[int, Mapping[str, Any]], number: int) -> 
 
 
 def _wear(document: object) -> int | None:
-    """The wear as a standard has it, else by attributes, else as smartctl guesses it: from a normalized value alone."""
+    """Return the wear in percent: from the standard statistics, else from attributes, else smartctl's guess from a
+    normalized value."""
     for entry in _statistics(document):
         if _at(entry, "name") == _ENDURANCE and (used := _count(entry, "value")) is not None:
             return used
@@ -266,7 +267,7 @@ def _temperature(value: object) -> int | None:
 
 
 def _numbers(mapping: object) -> Iterator[tuple[str, int]]:
-    """Counts of a log, by name."""
+    """Yield the counts of a log, by name."""
     for name, _ in list(mapping.items())[:ENTRIES_MAX] if isinstance(mapping, Mapping) else []:
         if isinstance(name, str) and len(name) <= TEXT_MAX and (value := _count(mapping, name)) is not None:
             yield name, value

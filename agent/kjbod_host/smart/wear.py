@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 USED_MAX: Final = 255
-"""Percent of its rated life that a disk can have used and say so: one byte, as NVMe and ATA's statistics have it."""
+"""Maximum percentage of its rated life that a disk can report as used: one byte in NVMe and in ATA statistics."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|0\.01%")
 _LIFE: Final = frozenset({"life", "lifetime", "endurance"})
 _LEFT: Final = frozenset({"left", "remain", "remaining"})
@@ -98,13 +98,14 @@ def _wearing(row: Mapping[str, Any]) -> int | None:
 
 
 def _words(row: Mapping[str, Any]) -> list[str]:
-    """Words of a name, in lower case: ``DriveLife_Remaining%`` has "drive", "life" and "remaining"."""
+    """Return the words of an attribute's name, in lower case: ``DriveLife_Remaining%`` has "drive", "life" and
+    "remaining"."""
     name = row.get("name")
     return [word.lower() for word in _WORD.findall(name)] if isinstance(name, str) else []
 
 
 def _normalized(row: Mapping[str, Any]) -> int | None:
-    """0 to 100."""
+    """Return the normalized value of an attribute, 0 to 100; None: it has none."""
     value = row.get("value")
     return value if type(value) is int and 0 <= value <= 100 else None
 
@@ -116,7 +117,7 @@ def _raw(row: Mapping[str, Any]) -> int | None:
 
 
 def _percentage(row: Mapping[str, Any], unit: int) -> float | None:
-    """The raw value in percent, where it may be one."""
+    """Return the raw value in percent; None: it is no percentage."""
     value = _raw(row)
     if value is None or value > USED_MAX * unit or row["raw"].get("string", str(value)) != str(value):
         return None

@@ -1,10 +1,10 @@
-"""Words for who asks the disks, and what is missing. Pure."""
+"""Texts about the process that queries the disks, and about missing rights or tools. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
 RIGHTS: Final = "CAP_SYS_RAWIO and CAP_SYS_ADMIN"
-"""For ATA pass-through, and for admin commands of NVMe."""
+"""Capabilities for ATA pass-through, and for admin commands of NVMe."""
 NO_RIGHTS: Final = f"smartctl needs {RIGHTS}: systemctl enable --now kjbod-smart.socket"
 NOT_INSTALLED: Final = "smartctl is not installed (smartmontools)"
 
@@ -14,7 +14,7 @@ NEWER_SMARTCTL: Final = "install smartmontools 7.0 or later; until then sysfs al
 def asked_by(
     disks: Sequence[str], helper: str, *, is_there: bool, is_usable: bool, may: bool, has_smartctl: bool
 ) -> tuple[str, str, str]:
-    """Line of ``kjbod guard check``: mark, text and remedy.
+    """Return the line of ``kjbod guard check`` about SMART data: mark, text and remedy.
 
     Args:
         disks: kernel names.
@@ -22,7 +22,7 @@ def asked_by(
         is_there: whether something is at that path.
         is_usable: whether this process may connect to it.
         may: whether this process has the rights that smartctl needs.
-        has_smartctl: whether it is installed.
+        has_smartctl: whether smartctl is installed.
     """
     text = f"SMART and NVMe health of {', '.join(disks)}"
     little = f"{text}: from sysfs alone, which has little of it"
