@@ -26,10 +26,10 @@ class Condition(Struct, frozen=True):
     level: Level
     reasons: tuple[str, ...]
     well: str
-    """What is said when there are no reasons."""
+    """Text of a condition without reasons."""
     problems: tuple[Problem, ...] = ()
 
     @property
     def line(self) -> str:
-        """``OK: running, unfenced, 12 directories online``."""
+        """Condition in one line: ``OK: running, unfenced, 12 directories online``."""
         return f"{self.level.name}: {'; '.join(self.reasons) or self.well}"

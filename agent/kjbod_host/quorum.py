@@ -1,4 +1,4 @@
-"""The controllers of a configuration: where they are, and how patiently they are asked. Pure."""
+"""Controllers of a configuration: addresses and time limits. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def voter_addresses(config: Config) -> Mapping[int, Address]:
-    """Addresses by node id, of ``controller.quorum.voters``."""
+    """Return the addresses in ``controller.quorum.voters``, by node id."""
     return {voter.id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
 
 
@@ -24,7 +24,7 @@ def servers(config: Config) -> Sequence[Address]:
 
 
 def quorum(config: Config) -> Quorum:
-    """Time limits and sizes of who follows the metadata."""
+    """Return the time limits and sizes of a metadata follower."""
     return Quorum(
         request_timeout_ms=config.controller_quorum_request_timeout_ms,
         fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
@@ -36,7 +36,7 @@ def quorum(config: Config) -> Quorum:
 
 
 def connection_setup(config: Config, rng: "random.Random") -> ConnectionSetup:
-    """Time limits of connections that are being opened."""
+    """Return the time limits for opening connections."""
     return ConnectionSetup(
         config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, rng
     )

@@ -1,4 +1,4 @@
-"""The agent's account of itself: each thing that happens once as a log event, once as a line of the health report.
+"""Reporter of an agent: writes each event to the log, and to the health report.
 
 Names of log events and their fields are stable: people search for them and tests wait for them. The report's columns
 are :mod:`kjbod.fleet.schema`'s.
@@ -21,7 +21,7 @@ from kjbod_host.partitions import TopicIdPartition
 from kjbod_host.smart.readings import Smart, columns
 
 RAW_EVERY_MS: Final = 3_600_000
-"""Between two samples of a directory that have the raw attributes of its disks."""
+"""Time between two samples with the raw attributes of a directory's disks."""
 
 
 class Log(Protocol):
@@ -56,12 +56,12 @@ class Sender(Struct, frozen=True, kw_only=True):
     boot_id: str
     """The incarnation id: names one run of the agent."""
     fleet: str
-    """The cluster id."""
+    """Cluster id."""
     rack: str | None = None
 
 
 class Reporter(Struct):
-    """Says what happened, in the log and in the health report."""
+    """Writer of events to the log and to the health report."""
 
     sender: Sender
     clock: Clock
@@ -75,29 +75,29 @@ class Reporter(Struct):
     """When a sample last had the raw attributes of a directory's disks, monotonic."""
 
     def started(self, log_dirs: Mapping[str, Uuid], unreadable: Mapping[str, str]) -> None:
-        """The directories are loaded and locked."""
+        """Report the start: the directories are loaded and locked."""
         text = {path: str(directory_id) for path, directory_id in log_dirs.items()}
         self.log.info("agent.started", broker_id=self.sender.broker_id, log_dirs=text, unreadable=dict(unreadable))
         counts = {"log_dirs": str(len(log_dirs)), "unreadable": str(len(unreadable))}
         self._event(EventKind.AGENT_STARTED, attrs=counts | {"version": __version__})
 
     def registered(self, broker_epoch: int) -> None:
-        """The controller took the registration."""
+        """Report that the controller has accepted the registration."""
         self.log.info("agent.registered", broker_epoch=broker_epoch)
         self._event(EventKind.REGISTERED, attrs={"broker_epoch": str(broker_epoch)})
 
     def unfenced(self) -> None:
-        """The broker may lead."""
+        """Report that the broker is unfenced and may lead."""
         self.log.info("agent.unfenced")
         self._event(EventKind.UNFENCED)
 
     def fenced(self) -> None:
-        """The broker may not lead any more."""
+        """Report that the broker is fenced and may not lead."""
         self.log.warning("agent.fenced")
         self._event(EventKind.FENCED)
 
     def verdict(self, verdict: Verdict) -> None:
-        """The health of a directory changed."""
+        """Report a change of a directory's health."""
         say = self.log.info if verdict.state == "online" else self.log.warning
         say(
             "directory.verdict",
@@ -114,7 +114,7 @@ class Reporter(Struct):
     def directory_failed(
         self, directory_id: Uuid, path: str, cause: str, text: str, *, partitions: int, leaders: int | None
     ) -> None:
-        """A directory is offline for the rest of this process."""
+        """Report a directory that is offline for the rest of this process."""
         self.log.error(
             "directory.failed",
             path=path,
@@ -140,13 +140,13 @@ class Reporter(Struct):
         )
 
     def offline_sent(self, directories: Mapping[Uuid, str]) -> None:
-        """A heartbeat carries these failed directories for the first time; ``directories`` are paths by id."""
+        """Report the first heartbeat with these failed directories; ``directories`` are paths by id."""
         self.log.info("directory.offline.sent", directory_ids=[str(d) for d in directories])
         for directory_id, path in directories.items():
             self._event(EventKind.OFFLINE_SENT, dir_id=str(directory_id), path=path)
 
     def offline_acknowledged(self, directories: Mapping[Uuid, str], latencies_ms: Iterable[int]) -> None:
-        """The controller acknowledged them; latencies are since their verdicts."""
+        """Report that the controller has acknowledged failed directories; latencies count from their verdicts."""
         self.log.info(
             "directory.offline.acknowledged",
             directory_ids=[str(d) for d in directories],
@@ -156,44 +156,45 @@ class Reporter(Struct):
             self._event(EventKind.ACKNOWLEDGED, dir_id=str(directory_id), path=path)
 
     def leadership_moved(self, directory_id: Uuid, path: str, leaders: int) -> None:
-        """The committed metadata show no leader on a failed directory any more."""
+        """Report that the committed metadata show no leader on a failed directory any more."""
         self.log.info("directory.leadership.moved", directory_id=str(directory_id), path=path, leaders=leaders)
         self._event(EventKind.LEADERSHIP_MOVED, dir_id=str(directory_id), path=path, leaders=leaders)
 
     def assignments_acknowledged(self, count: int) -> None:
-        """The controller recorded assignments."""
+        """Report that the controller has recorded assignments."""
         self.log.info("assignments.acknowledged", count=count)
         self._event(EventKind.ASSIGNMENTS_ACKNOWLEDGED, attrs={"count": str(count)})
 
     def replica_created(self, topic: str, partition: TopicIdPartition, directory_id: Uuid, path: str) -> None:
-        """A new replica directory is on disk."""
+        """Report a new replica directory on disk."""
         number = partition.partition
         self.log.info("replica.created", topic=topic, partition=number, path=f"{path}/{topic}-{number}")
         attrs = {"topic": topic, "partition": str(number)}
         self._event(EventKind.REPLICA_CREATED, dir_id=str(directory_id), path=path, attrs=attrs)
 
     def timed_out(self, directory_id: Uuid, path: str) -> None:
-        """``log.dir.failure.timeout.ms`` passed for a directory."""
+        """Report that ``log.dir.failure.timeout.ms`` has passed for a directory."""
         self._event(EventKind.TIMEOUT_SHUTDOWN, dir_id=str(directory_id), path=path)
 
     def stopping(self, reason: str) -> None:
-        """The end has begun."""
+        """Log that the agent is stopping."""
         self.log.info("agent.stopping", reason=reason)
 
     def stopped(self, exit_code: int, reason: str) -> None:
-        """The last line of the report. That of the log, ``agent.stopped``, comes when the report is closed."""
+        """Write the last line of the report. The last log line, ``agent.stopped``, follows after the report is
+        closed."""
         self._event(EventKind.AGENT_STOPPED, attrs={"reason": reason, "exit_code": str(exit_code)})
 
     def sample(
         self, statuses: Iterable[DirectoryStatus], replicas: Mapping[str, int], leaders: Mapping[str, int]
     ) -> None:
-        """A line for each directory, as it is now; counts are by directory id."""
+        """Write a sample of each directory into the report; counts are by directory id."""
         sequence, self._samples = self._samples, self._samples + 1
         for status in statuses:
             self.reports.sample(self._sample(status, sequence, replicas, leaders))
 
     def sample_unreadable(self, directories: Mapping[str, Uuid | None]) -> None:
-        """A line for each directory that has been offline since the start, in the round of the last sample."""
+        """Write a sample of each directory that is offline since the start, in the round of the last sample."""
         for path, directory_id in directories.items():
             self.reports.sample(
                 Sample(

@@ -13,15 +13,15 @@ from msgspec import Struct, field
 from kjbod_host.health.sources.api import KernelEvent
 
 POLL_EVERY_MS = 1000
-"""For what raises no event, and for what was held back."""
+"""Time between two polls for changes without an event, and for events that were held back."""
 PROBES_AT_ONCE = 5
 """Probes that events may ask for in a row, of one directory; after that one per probe interval."""
 LINES_AT_ONCE = 5
 """Lines in the log per directory and ``POLL_EVERY_MS``; the rest is counted."""
 RECENT_MS = 10_000
-"""For so long an event explains what becomes of the directory."""
+"""Time for which an event is kept as evidence."""
 RECENT = 4
-"""Different texts kept for each directory."""
+"""Maximum number of different texts kept for each directory."""
 
 
 class _DirectoryEvents(Struct):
@@ -37,7 +37,7 @@ class _DirectoryEvents(Struct):
 
 
 class KernelEvents:
-    """Takes the events of all sources.
+    """Receiver of the events of all sources, with rate limits.
 
     Args:
         interval_ms: one more probe may be asked for after each such time.
@@ -62,7 +62,7 @@ class KernelEvents:
         self._directories = {path: _DirectoryEvents(filled_ms=now_ms) for path in paths}
 
     def polled(self, now_ms: int) -> None:
-        """Catch up with what was held back."""
+        """Handle the events that were held back."""
         for path, seen in self._directories.items():
             if seen.untold:
                 self._log("directory.kernel.event", {"path": path, "text": f"and {seen.untold} more"})
@@ -99,7 +99,7 @@ class KernelEvents:
         self._log("directory.kernel.event", fields | ({"damage": True} if event.damage else {}))
 
     def _hand_on(self, path: str, seen: _DirectoryEvents, now_ms: int) -> None:
-        """Ask for a probe, if one may be asked for now; else :meth:`polled` does."""
+        """Request a probe, if the rate limit allows it now; else :meth:`polled` requests it later."""
         seen.tokens = min(PROBES_AT_ONCE, seen.tokens + (now_ms - seen.filled_ms) / self._interval_ms)
         seen.filled_ms = now_ms
         if seen.waiting and seen.tokens >= 1:

@@ -1,4 +1,4 @@
-"""The mount table of this host, read and watched without touching what is mounted (:mod:`.mounts` has its form).
+"""Reader and watcher of this host's mount table, which touch no mounted file system (:mod:`.mounts` parses it).
 
 Two things tell about a change: a poll on the file, for mounts, unmounts and remounts; and the monitor's re-reading each
 second, since ``emergency_ro`` and ``shutdown`` wake nobody.
@@ -17,7 +17,7 @@ MOUNTINFO = "/proc/self/mountinfo"
 
 
 def read_mounts(path: str = MOUNTINFO) -> tuple[Mount, ...]:
-    """The mount table now. Never blocks.
+    """Return the present mount table. Never blocks.
 
     Raises:
         OSError: there is no such file.
@@ -26,7 +26,7 @@ def read_mounts(path: str = MOUNTINFO) -> tuple[Mount, ...]:
 
 
 def read_mountinfo(path: str = MOUNTINFO) -> bytes:
-    """The text of the mount table now; as :func:`read_mounts`."""
+    """Return the text of the present mount table; as :func:`read_mounts`."""
     return Path(path).read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Silence: how long a device, and a request, have been seen to stand still. Pure.
+"""Silence: observed time in which a device, or a request, makes no progress. Pure.
 
 Only time that somebody watched counts. Each sample adds the time since the one before. When that is more than
 ``gap_ms``, this process or the machine stood still, every age is long and nobody has looked: then it adds what was
@@ -21,7 +21,7 @@ from kjbod.observed import could_go_on, observed_ms
 from kjbod_host.health.block import BlockCounters
 
 REMEMBERED_MS = 60_000
-"""How long a silence that ended counts as an example of what the device may do again."""
+"""How long a silence that has ended raises the limit for the next silence of the device."""
 FROZEN = frozenset({"percpu_rwsem_wait", "__percpu_down_read", "percpu_down_read"})
 """Where a writer to a frozen file system sleeps (``sb_start_write``). Held, whatever the device does for others."""
 
@@ -49,7 +49,7 @@ class DeviceSilence(Struct, frozen=True):
 
 
 def observe_device(earlier: DeviceSilence | None, counters: BlockCounters, now_ms: int, gap_ms: int) -> DeviceSilence:
-    """The silence of a device with one more sample."""
+    """Return the silence of a device with one more sample."""
     if earlier is None:
         return DeviceSilence(now_ms, counters)
     flushed_ms = now_ms if counters.flushes != earlier.counters.flushes else earlier.flushed_ms
@@ -140,7 +140,7 @@ class Blockage(Struct, frozen=True):
 
 
 def observe(blockage: Blockage | None, event: ProbeBlocked, now_ms: int, gap_ms: int) -> tuple[Blockage, bool]:
-    """The blockage with one more sample, and whether anything spoke of the disk."""
+    """Return the blockage with one more sample, and whether the sample says anything about the disk."""
     first = blockage is None or blockage.number != event.number
     if blockage is None or first:
         unseen = event.before is None and event.now is not None
@@ -177,7 +177,7 @@ def observe(blockage: Blockage | None, event: ProbeBlocked, now_ms: int, gap_ms:
 
 
 def _after_flush(blockage: Blockage, now: BlockCounters | None) -> bool:
-    """By this request's own samples."""
+    """Whether the silence may have begun with a flush, by this request's own samples."""
     earlier = blockage.counters
     if now is None or earlier is None or not now.in_flight:
         return False

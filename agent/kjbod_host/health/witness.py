@@ -1,4 +1,4 @@
-"""Whether a failure is one directory's own, or the whole host's: the fourth fact in ``verdict.py``. Pure."""
+"""Decision whether a failure concerns one directory or the whole host: the fourth fact in ``verdict.py``. Pure."""
 
 from collections.abc import Collection
 

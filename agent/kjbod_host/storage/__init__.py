@@ -1,1 +1,1 @@
-"""The pluggable storage agent: everything that touches a log directory."""
+"""Pluggable storage agent: all code that touches a log directory."""

@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 
 
 ReplicaSuffix = Literal["", "future", "delete", "stray"]
-"""The end of a replica directory's name (Kafka's ``UnifiedLog``): none for the current log."""
+"""Suffix of a replica directory's name (Kafka's ``UnifiedLog``); empty for the current log."""
 
 
 def errno_name(number: int) -> str:
-    """``"EIO"`` for 5; the number as text when this platform has no name for it."""
+    """Return the name of an errno, ``"EIO"`` for 5; the number as text if this platform has no name."""
     return errno_module.errorcode.get(number, str(number))
 
 
 class DirectoryError(StorageError):
-    """The kernel, or a comparison with what must be there, said no.
+    """An error of the kernel, or a failed comparison with the expected content.
 
     Two numbers come from comparisons: ``ESTALE``: this is not the mount, directory or directory id that was loaded;
     ``EILSEQ``: what was read is not what was written.
@@ -156,7 +156,7 @@ class Replica(Struct, frozen=True):
 
 
 class LoadedDirectory(Struct, frozen=True):
-    """All that a log directory says about itself at start.
+    """Content of a log directory at the start.
 
     Attributes:
         path: as configured.
@@ -319,10 +319,10 @@ class CopyBuffer(Protocol):
 
     @property
     def slot_bytes(self) -> int:
-        """Size of each."""
+        """Size of each slot."""
 
     def close(self) -> None:
-        """Give it up. A worker that still uses it is not disturbed."""
+        """Free the buffer. A worker that still uses it is not disturbed."""
 
 
 class Survey(Struct, frozen=True):
@@ -347,7 +347,7 @@ class CanSurvey(Protocol):
 
 
 class CanProbe(Protocol):
-    """The part of :class:`DirectoryAgent` by which a directory is watched."""
+    """Part of :class:`DirectoryAgent` that watches a directory."""
 
     on_late_answer: Callable[[LateAnswer], None] | None
     """Called on the event loop, between other callbacks; must not block. One owner: the health monitor."""
@@ -405,7 +405,8 @@ class DirectoryAgent(CanProbe, Protocol):
         """
 
     async def load_head(self, *, timeout_ms: int) -> LoadedDirectory:
-        """The first part of :meth:`load`, one request: all but the topic ids, which are None in its replicas."""
+        """Do the first part of :meth:`load`, in one request: everything except the topic ids, which are None in its
+        replicas."""
 
     async def load_replicas(
         self, replicas: Sequence[Replica], *, known: bool = False, timeout_ms: int
@@ -431,13 +432,14 @@ class DirectoryAgent(CanProbe, Protocol):
         """
 
     async def unlock(self, *, timeout_ms: int) -> None:
-        """Give the lock up; the file stays. Nothing happens when it is not held."""
+        """Release the lock; the file stays. Does nothing if the lock is not held."""
 
     async def write_meta_properties(self, content: bytes, *, timeout_ms: int) -> None:
         """Replace ``meta.properties`` and remember the directory id in it as the one that must be there."""
 
     async def usable_bytes(self, *, timeout_ms: int) -> int:
-        """Bytes that an unprivileged writer can still allocate, now: a probe's are as old as the probe."""
+        """Return the bytes that an unprivileged writer can still allocate now. The value in a probe is as old as the
+        probe."""
 
     async def create_replica(self, topic: str, partition: int, topic_id: Uuid, *, timeout_ms: int) -> None:
         """Make ``<topic>-<partition>`` with its ``partition.metadata``. Succeeds again when both are there.
@@ -506,7 +508,7 @@ class DirectoryAgent(CanProbe, Protocol):
         """Remove a file of a ``-future`` replica; nothing happens when it is not there."""
 
     async def checksum(self, name: str, file: str, offset: int, length: int, *, cold: bool, timeout_ms: int) -> Piece:
-        """CRC-32 of a part of a file, ``cold`` from the medium and not from the page cache."""
+        """Return the CRC-32 of a part of a file; ``cold``: read from the medium and not from the page cache."""
 
     async def check_batches(
         self, name: str, file: str, offset: int, length: int, before: Batches | None, *, timeout_ms: int
@@ -535,7 +537,7 @@ class DirectoryAgent(CanProbe, Protocol):
 
 
 class StorageOptions(Struct, frozen=True, kw_only=True):
-    """Arguments that every storage agent is made from.
+    """Arguments of every storage agent.
 
     Attributes:
         clock: for ages.
@@ -550,13 +552,13 @@ class StorageOptions(Struct, frozen=True, kw_only=True):
 
 
 class StorageAgent(Protocol):
-    """A way to work on log directories; made by name with :func:`kjbod_host.storage.registry.create`."""
+    """Plug-in that works on log directories; made by name with :func:`kjbod_host.storage.registry.create`."""
 
     async def start(self) -> None:
-        """Get ready. Touches no log directory."""
+        """Start the agent. Touches no log directory."""
 
     def directory(self, path: str) -> DirectoryAgent:
-        """The agent of one log directory: always the same object for the same text. Touches nothing."""
+        """Return the agent of one log directory, always the same object for the same text. Touches no disk."""
 
     def renew(self, path: str) -> DirectoryAgent:
         """A new agent for this path, for a disk that was replaced; :meth:`directory` gives it from here on. The old one
@@ -564,7 +566,7 @@ class StorageAgent(Protocol):
         nothing. Where the disk was not replaced and a worker is stuck in it, the new agent waits for that one."""
 
     def copy_buffer(self, slots: int, slot_bytes: int) -> CopyBuffer:
-        """Memory for :meth:`DirectoryAgent.read_piece` and :meth:`DirectoryAgent.write_piece`."""
+        """Return memory for :meth:`DirectoryAgent.read_piece` and :meth:`DirectoryAgent.write_piece`."""
 
     async def close(self) -> None:
         """Give everything up: locks, workers, queued calls (they raise :class:`WorkerUnavailable`).
@@ -576,22 +578,22 @@ class StorageAgent(Protocol):
 
 @runtime_checkable
 class HasProcesses(Protocol):
-    """A storage agent that works in processes of its own, whose use of the host is told (``kjbod status``)."""
+    """A storage agent with separate processes, whose use of the host ``kjbod status`` shows."""
 
     def process_ids(self) -> tuple[int, ...]:
-        """All processes, workers among them."""
+        """Return the pids of all processes, including the workers."""
 
     def worker_ids(self) -> tuple[int, ...]:
-        """Processes of them that touch disks."""
+        """Return the pids of the processes that touch disks."""
 
 
 def worker_ids(storage: StorageAgent) -> tuple[int, ...]:
-    """Processes of a storage agent that touch disks, where it has any."""
+    """Return the pids of a storage agent's processes that touch disks."""
     return storage.worker_ids() if isinstance(storage, HasProcesses) else ()
 
 
 def helper_ids(storage: StorageAgent) -> tuple[int, ...]:
-    """Processes of a storage agent beside those."""
+    """Return the pids of a storage agent's processes that touch no disk."""
     if not isinstance(storage, HasProcesses):
         return ()
     workers = storage.worker_ids()
@@ -602,4 +604,4 @@ class StorageAgentFactory(Protocol):
     """The class or function that an entry point of the group ``kjbod.storage`` names."""
 
     def __call__(self, options: StorageOptions) -> StorageAgent:
-        """A storage agent that was not started yet."""
+        """Return a storage agent that is not started."""

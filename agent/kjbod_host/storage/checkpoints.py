@@ -20,11 +20,11 @@ CHECKPOINT_FILES = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,19}")
 
 Key = tuple[bytes, int]
-"""Topic as it is in the file, and partition."""
+"""Topic, as bytes in the file, and partition."""
 
 
 def parse(content: bytes) -> list[tuple[Key, bytes]] | None:
-    """Every entry with its line, in order; None when Kafka could not read the file."""
+    """Return every entry with its line, in order; None: Kafka could not read the file."""
     if not content:
         return []
     lines = content.splitlines()
@@ -47,7 +47,7 @@ def _number(text: bytes) -> int | None:
 
 
 def offsets(content: bytes) -> dict[tuple[str, int], int] | None:
-    """Offset by (topic, partition), the last of several; None when Kafka could not read the file."""
+    """Return the last offset by (topic, partition); None: Kafka could not read the file."""
     entries = parse(content)
     if entries is None:
         return None
@@ -57,7 +57,7 @@ def offsets(content: bytes) -> dict[tuple[str, int], int] | None:
 
 
 def changed(content: bytes | None, changes: list[tuple[str, int, int | None]]) -> bytes | None:
-    """The file with offsets set or removed (None); the lines of others as they were.
+    """Return the file with offsets set or removed (None); other lines stay unchanged.
 
     Args:
         content: the file now; None when there is none.

@@ -1,4 +1,4 @@
-"""Tests of what every storage agent must do, to inherit from.
+"""Test suite for every storage agent, to inherit from.
 
 A plug-in's own test suite (pytest with pytest-asyncio in auto mode)::
 
@@ -35,7 +35,7 @@ from kjbod_host.storage.api import (
 from kjbod_host.storage.checkpoints import CHECKPOINT_FILES, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 
 TIMEOUT_MS = 60_000
-"""Bound of calls that are expected to succeed: generous, since nobody waits for it on a machine that is only busy."""
+"""Timeout of calls that are expected to succeed: long, for busy machines."""
 SLOT_BYTES = 1 << 16
 FUTURE = f"t-0.{'a' * 32}-future"
 STRAY = f"t-0.{'b' * 32}-stray"
@@ -64,13 +64,13 @@ async def errno_of(work: Awaitable[object]) -> int | None:
 
 
 class StorageConformance(abc.ABC):
-    """Inherit, give the four or five methods, and run."""
+    """Base class of a plug-in's tests: inherit, implement the four or five methods, and run."""
 
     random = random.Random(858)
 
     @abc.abstractmethod
     async def storage(self) -> StorageAgent:
-        """A storage agent that was not started."""
+        """Return a storage agent that is not started."""
 
     @abc.abstractmethod
     def new_directory(self) -> str:
@@ -83,20 +83,20 @@ class StorageConformance(abc.ABC):
 
     @abc.abstractmethod
     def read_file(self, path: str, replica: str, file: str) -> bytes | None:
-        """Its content; None when there is none."""
+        """Return the content of a file; None: there is none."""
 
     def hang(self, path: str) -> Callable[[], None] | None:
-        """Make every request of a directory wait; returns how to let go. None: cannot be done here."""
+        """Make every request of a directory wait; return a function that ends the wait. None: not possible here."""
         return None
 
     async def started(self) -> StorageAgent:
-        """A storage agent that was started."""
+        """Return a started storage agent."""
         storage = await self.storage()
         await storage.start()
         return storage
 
     async def formatted(self, storage: StorageAgent) -> DirectoryAgent:
-        """A new directory with a ``meta.properties``, loaded."""
+        """Return the loaded agent of a new directory with a ``meta.properties``."""
         agent = storage.directory(self.new_directory())
         await agent.load(timeout_ms=TIMEOUT_MS)
         await agent.write_meta_properties(self.meta(), timeout_ms=TIMEOUT_MS)

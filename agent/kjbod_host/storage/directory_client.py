@@ -1,4 +1,4 @@
-"""The part that all storage agents share: the queue of one directory, and its answers as dataclasses.
+"""Common part of all storage agents: the queue of one directory, and its answers as dataclasses.
 
 A :class:`DirectoryClient` keeps the promises of :mod:`kjbod_host.storage.api` about time: one request at a time (and
 of a copy the next piece handed over meanwhile), a probe before all others, a timeout at its moment, late answers to
@@ -81,7 +81,7 @@ class DirectoryClient(ABC):
         self._queue: deque[Call] = deque()
         self._current: Call | None = None
         self._ahead: Call | None = None
-        """Sent too, and begun as soon as the current one is answered."""
+        """Call that was also sent, and begins after the current call."""
         self._identity: MountIdentity | None = None
         self._directory_id: str | None = None
         self._lock_wanted = False
@@ -324,8 +324,8 @@ class DirectoryClient(ABC):
                 self._queue.remove(call)
 
     async def _comes(self, answer: asyncio.Future[tuple[Any, int]], timeout_ms: int) -> bool:
-        """Whether it comes within so much time in which somebody looked: after a pause of this process (a stop signal,
-        a machine that stood still) it may be there already, and the event loop sees first that the time is over."""
+        """Wait for the answer within ``timeout_ms`` of observed time; return whether it came. After a pause of this
+        process or machine the answer may already be there, but the event loop sees the timeout first."""
         left_ms: float = timeout_ms
         while left_ms > 0:
             began_ms = self._clock.monotonic_ms()
@@ -373,7 +373,7 @@ class DirectoryClient(ABC):
         self._transmit({"n": call.number, "op": call.operation, "expect": expect, **call.arguments})
 
     def _answered(self, answer: dict[str, Any]) -> None:
-        """An answer of the worker's protocol: to its caller, or to ``on_late_answer``."""
+        """Give an answer of the worker to its caller, or to ``on_late_answer``."""
         call, self._current, self._ahead = self._current, self._ahead, None
         if call is None:
             return
@@ -401,7 +401,7 @@ class DirectoryClient(ABC):
             self.on_late_answer(LateAnswer(self._path, call.number, call.operation, age_ms, reported))
 
     def _lost(self, reason: str) -> None:
-        """The worker is gone: whoever waits for it learns so, the next call gets another one."""
+        """Fail the calls that wait for a lost worker. The next call gets a new worker."""
         lost, self._current, self._ahead = (self._current, self._ahead), None, None
         for call in lost:
             if call is not None and not call.answer.done():
@@ -409,11 +409,11 @@ class DirectoryClient(ABC):
         self._pump()
 
     def _fail_all(self, reason: str) -> None:
-        """Every queued call fails for a reason of our own."""
+        """Fail every queued call with :class:`WorkerUnavailable`."""
         self._fail_queued(lambda: WorkerUnavailable(self._path, reason))
 
     def _fail_queued(self, error: Callable[[], DirectoryTimeout | WorkerUnavailable]) -> None:
-        """Every queued call gets an error of its own."""
+        """Fail every queued call, each with a new error."""
         queued, self._queue = self._queue, deque()
         for call in queued:
             if not call.answer.done():
@@ -461,7 +461,7 @@ def _fields(identity: MountIdentity) -> list[object]:
 
 
 def _topic_id(text: str | None) -> Uuid | None:
-    """A topic id that Kafka would take: parses, and is not zero."""
+    """Return a topic id that Kafka would accept: it parses, and is not zero; None: it is not valid."""
     if text is None:
         return None
     try:

@@ -28,7 +28,7 @@ from msgspec import Struct
 from kjbod_host.health import mountinfo, mounts
 
 FROZEN = "percpu_rwsem_wait"
-"""Where a writer sleeps on a frozen file system."""
+"""Kernel function in which a writer sleeps on a frozen file system."""
 _PREFIX = "kjbod:"
 
 
@@ -54,7 +54,7 @@ def worker_name(role: str, path: str) -> str:
 
 
 def named_processes() -> dict[str, list[int]]:
-    """The workers of our own user and of root that there are, of whatever agent: pids by name."""
+    """Return the pids of all workers of this user and of root, of any agent, by name."""
     users = (0, os.getuid())
     found: dict[str, list[int]] = {}
     for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()):
@@ -65,7 +65,7 @@ def named_processes() -> dict[str, list[int]]:
 
 
 def stuck(name: str, pids: list[int]) -> Leftover | None:
-    """The first of these processes that still has this name and waits in the kernel, be it for a millisecond."""
+    """Return the first of these processes that still has this name and waits in the kernel; None: none does."""
     for pid in pids:
         if _name_and_state(pid) == (name, "D"):
             wchan = ""
@@ -76,7 +76,8 @@ def stuck(name: str, pids: list[int]) -> Leftover | None:
 
 
 def _real_user(pid: int) -> int | None:
-    """None when it is gone. (The owner of ``/proc/PID`` is root for any process that changed its privileges.)"""
+    """Return the real user id of a process; None: it is gone. (The owner of ``/proc/PID`` is root for any process that
+    changed its privileges.)"""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
             if line.startswith(b"Uid:"):
@@ -85,7 +86,7 @@ def _real_user(pid: int) -> int | None:
 
 
 def _name_and_state(pid: int) -> tuple[str, str]:
-    """From ``/proc/PID/stat``; empty text when it is gone."""
+    """Return name and state of a process from ``/proc/PID/stat``; empty if it is gone."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_bytes().partition(b" (")[2].rpartition(b") ")
     except OSError:

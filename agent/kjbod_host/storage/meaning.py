@@ -1,4 +1,4 @@
-"""The meaning of an error of the kernel: errno and call to medium, name, configuration, room or host. Pure.
+"""Meaning of a kernel error: maps errno and call to medium, name, configuration, room or host. Pure.
 
 An errno alone says little. ``EBUSY`` at a rename is a mount on one replica, or a file that NFS still has open;
 ``EILSEQ`` at a comparison is damage, at a ``mkdir`` it is a name that the file system does not take. So this one table
@@ -30,10 +30,10 @@ __all__ = ["TABLE", "Meaning", "Row", "asks_probe", "in_probe", "in_work", "reme
 
 
 class Meaning(StrEnum):
-    """The thing that an error speaks of."""
+    """Subject of an error."""
 
     MEDIUM = "medium"
-    """The disk, or the way to it."""
+    """The disk, or the path to it."""
     NAME = "name"
     """One name in the directory: a replica, or a file in it."""
     CONFIGURATION = "configuration"
@@ -47,7 +47,7 @@ class Meaning(StrEnum):
 NAMING: Final = ("rename", "unlink", "rmdir", "mkdir", "create", "delete", "open", "stat", "list", "access")
 """Calls that look a name up, or change one."""
 _ENOTSUPP: Final = 524
-"""Internal to the kernel, and passed on by some NFS servers and drivers."""
+"""Errno ENOTSUPP of the kernel, which some NFS servers and drivers pass on."""
 
 
 class Row(NamedTuple):
@@ -84,19 +84,19 @@ TABLE: Final = (
 
 
 def in_work(number: int, call: str) -> Meaning:
-    """The meaning of an error of the agent's work on a replica. ``call``: as in ``DirectoryError``."""
+    """Return the meaning of an error of the agent's work on a replica. ``call``: as in ``DirectoryError``."""
     row = _row(number, call)
     return Meaning.MEDIUM if row is None else row.work
 
 
 def in_probe(number: int, call: str) -> Meaning:
-    """The meaning of an error of a probe."""
+    """Return the meaning of an error of a probe."""
     row = _row(number, call)
     return Meaning.MEDIUM if row is None else row.probe
 
 
 def asks_probe(number: int, call: str) -> bool:
-    """Whether an error of the work on a replica may be the whole directory's: the health monitor is told."""
+    """Whether an error of the work on a replica may concern the whole directory, so that a probe is needed."""
     return in_work(number, call) in (Meaning.MEDIUM, Meaning.HOST) or in_probe(number, call) is Meaning.MEDIUM
 
 
@@ -128,5 +128,5 @@ _REMEDIES: Final[Mapping[int, str]] = {
 
 
 def remedy(number: int) -> str:
-    """Words for what to do about an error of a name or of the configuration; empty where the error says it all."""
+    """Return the remedy for an error of a name or of the configuration; empty: the error is clear enough."""
     return _REMEDIES.get(number, "")

@@ -1,4 +1,4 @@
-"""Log directories in memory: for simulations and tests. Same promises as the real ones, faults at will.
+"""Storage agent with log directories in memory, for simulations and tests with injected faults.
 
 No thread, no file, no clock of its own: time passes only in ``asyncio`` timers, so under a loop with virtual time a
 simulated hour costs nothing. A :class:`MemoryDisk` outlives the storage agent that works on it, as a disk outlives a
@@ -90,7 +90,7 @@ class MemoryDisk:
             self._errors[operation] = number
 
     def fill(self) -> None:
-        """Nothing new can be allocated."""
+        """Make the disk full: nothing new can be allocated."""
         self.usable_bytes = 0
 
     def hang(self) -> None:
@@ -108,19 +108,19 @@ class MemoryDisk:
 
     @property
     def hangs(self) -> bool:
-        """Whether nothing is answered."""
+        """Whether the disk answers no request."""
         return self._hangs
 
     def when_moving(self, go_on: Callable[[], None]) -> None:
-        """Call back once when it no longer hangs."""
+        """Call back once when the disk no longer hangs."""
         self._moving.append(go_on)
 
     def error_of(self, operation: str) -> int | None:
-        """The errno that this operation gets."""
+        """Return the errno that this operation gets; None: no error."""
         return self._errors.get(operation, self._errors.get("*"))
 
     def identity(self) -> list[Any]:
-        """The fields of ``MountIdentity``."""
+        """Return the fields of ``MountIdentity``."""
         return [self.number, self.number, f"0:{self.number}", 2, f"{self.number:x}", None]
 
     def kafka_trace(self) -> str | None:
@@ -137,7 +137,7 @@ class MemoryDisk:
     # files of replicas ---------------------------------------------------------------------------------------------
 
     def content(self, name: str, file: str) -> bytes | None:
-        """Content of a file of a replica, None when there is none."""
+        """Return the content of a file of a replica; None: there is no such file."""
         if file == PARTITION_METADATA:
             return self.directories.get(name)
         return self.files.get(name, {}).get(file)
@@ -154,12 +154,12 @@ class MemoryDisk:
         return None, "" if segments else f"it has no {PARTITION_METADATA} and no segment: is its disk not mounted?"
 
     def file_names(self, name: str) -> list[str]:
-        """All files of a replica, sorted."""
+        """Return the names of all files of a replica, sorted."""
         own = [] if self.directories[name] is None else [PARTITION_METADATA]
         return sorted([*own, *self.files.get(name, {})])
 
     def status(self, name: str, file: str) -> list[Any]:
-        """The fields of ``FileStatus``."""
+        """Return the fields of ``FileStatus``."""
         content, key = self.content(name, file) or b"", (name, file)
         if key not in self.inodes:
             self._next += 1
@@ -184,7 +184,7 @@ class MemoryDisk:
             self._times[name, file] = content, mtime_ns
 
     def remove(self, name: str, file: str) -> None:
-        """Remove a file, which need not be there."""
+        """Remove a file, if it exists."""
         content = self.files.get(name, {}).pop(file, None)
         self.usable_bytes += len(content or b"")
         self.inodes.pop((name, file), None)
@@ -391,7 +391,7 @@ class MemoryDirectoryAgent(DirectoryClient):
         ]
 
     def _replica(self, request: dict[str, Any], call: str, *suffixes: str) -> str:
-        """The name of a replica that must be there."""
+        """Return the name of the request's replica; refuse a replica that does not exist."""
         name: str = request["name"]
         self._named(name, call, *suffixes)
         if name not in self.disk.directories:
@@ -500,7 +500,7 @@ class MemoryDirectoryAgent(DirectoryClient):
         self.disk.clean_shutdown = json.dumps(content, separators=(",", ":")).encode()
 
     def shut(self) -> None:
-        """Let go of the disk and fail every waiting call."""
+        """Release the disk and fail every waiting call."""
         self._closed = True
         if self.disk.locked_by is self:
             self.disk.locked_by = None
@@ -522,7 +522,7 @@ class MemoryStorageAgent:
         self._directories: dict[str, MemoryDirectoryAgent] = {}
 
     async def start(self) -> None:
-        """Nothing to do."""
+        """Do nothing: memory needs no start."""
 
     def directory(self, path: str) -> MemoryDirectoryAgent:
         if path not in self._directories:

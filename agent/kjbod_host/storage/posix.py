@@ -46,12 +46,12 @@ RESPAWN_MS = 1000
 """Least time between two starts of one directory's worker, and of the zygote: a crash loop must stay cheap."""
 CLOSE_TIMEOUT_MS = 150
 LEFTOVER_AGAIN_MS = 50
-"""Between two looks at a worker that an earlier agent left behind. One of a healthy disk waits for milliseconds."""
+"""Time between two looks at a worker that an earlier agent left behind. On a healthy disk it waits for milliseconds."""
 LEFTOVER_TIMEOUT_MS = 3000
-"""A directory in which one is stuck for longer does not answer: long enough for the last call of a slow disk, and short
-since all directories wait for each other at the start."""
+"""A directory with a worker that is stuck for longer does not answer. Long enough for the last call of a slow disk, and
+short because all directories wait for each other at the start."""
 LEFTOVER_FROZEN_TIMEOUT_MS = 9000
-"""The same on a frozen file system, which a snapshot may thaw at any moment; less than the time for a load."""
+"""That time on a frozen file system, which may be thawed at any moment; less than the timeout of a load."""
 LEFTOVER_CALL = "a call of an earlier agent"
 ABANDONED = "the disk was replaced, and this agent of the old one abandoned"
 
@@ -84,7 +84,7 @@ class PosixCopyBuffer:
         os.ftruncate(self._fd, slots * slot_bytes)
 
     def fileno(self) -> int:
-        """The memory file; -1 when it was closed."""
+        """Return the descriptor of the memory file; -1: it is closed."""
         return self._fd
 
     def close(self) -> None:
@@ -111,11 +111,11 @@ class PosixDirectoryAgent(DirectoryClient):
 
     @property
     def worker_pid(self) -> int:
-        """The worker's process; 0 while there is none."""
+        """Pid of the worker; 0: there is no worker."""
         return 0 if self._worker is None else self._worker.pid
 
     async def survey(self, levels: Sequence[tuple[str, str]], *, timeout_ms: int) -> Survey:
-        """Look at what lies around the directory (``CanSurvey``)."""
+        """Look at the names around the directory (``CanSurvey``)."""
         found = await self._ask("survey", timeout_ms, levels=[list(level) for level in levels])
         lock, beside = found["lock"], found["beside"]
         return Survey(None if lock is None else (lock[0], lock[1], lock[2]), None if beside is None else tuple(beside))
@@ -152,7 +152,7 @@ class PosixDirectoryAgent(DirectoryClient):
         return True
 
     def _waits_for_leftover(self, now_ms: int) -> bool:
-        """Whether a worker of an earlier agent is stuck here. After some time whoever waits is told so."""
+        """Whether a worker of an earlier agent is stuck here. After some time the waiting calls fail."""
         before, self._leftover = self._leftover, self._storage.leftover(self._path)
         if self._leftover is None:
             return False
@@ -236,12 +236,12 @@ class PosixDirectoryAgent(DirectoryClient):
     # for the storage agent -----------------------------------------------------------------------------------------
 
     def worker_has_pid(self, channel: int, pid: int) -> None:
-        """The zygote says which process serves this channel."""
+        """Store the pid of the worker that serves this channel, as the zygote reports it."""
         if self._worker is not None and self._worker.number == channel:
             self._worker.pid = pid
 
     def locks_are_gone(self) -> None:
-        """The keeper died: the next call takes the lock again first, and fails when somebody else has it."""
+        """Note that the keeper died. The next call takes the lock again first, and fails if another process has it."""
         self._lock_lost = self._lock_wanted
 
     def abandon(self) -> None:
@@ -311,7 +311,7 @@ class PosixStorageAgent:
         return self.directory(path)
 
     def _unlock(self, path: str) -> None:
-        """Have the keeper let go of a lock whose directory cannot be asked."""
+        """Have the keeper release the lock of a directory whose worker cannot do it."""
         if self._control is not None:
             with contextlib.suppress(OSError):  # the zygote is gone, and the lock with it
                 self._control.send(marshal.dumps({"op": "unlock", "path": path}))
@@ -321,11 +321,11 @@ class PosixStorageAgent:
         return PosixCopyBuffer(slots, slot_bytes)
 
     def process_ids(self) -> tuple[int, ...]:
-        """Zygote, keeper and workers (``HasProcesses``)."""
+        """Return the pids of zygote, keeper and workers (``HasProcesses``)."""
         return tuple(pid for pid in (self._pid, self._keeper_pid, *self.worker_ids()) if pid)
 
     def worker_ids(self) -> tuple[int, ...]:
-        """Workers of directories (``HasProcesses``)."""
+        """Return the pids of the workers (``HasProcesses``)."""
         return tuple(agent.worker_pid for agent in self._directories.values() if agent.worker_pid)
 
     async def close(self) -> None:
@@ -348,7 +348,7 @@ class PosixStorageAgent:
         self._end_zygote()
 
     def leftover(self, path: str) -> leftovers.Leftover | None:
-        """The worker that an earlier agent left in this directory and that is stuck there."""
+        """Return the stuck worker that an earlier agent left in this directory; None: there is none."""
         if not self._left_behind:
             return None
         name = leftovers.worker_name(self.options.role, path)
@@ -357,11 +357,11 @@ class PosixStorageAgent:
     # the zygote ----------------------------------------------------------------------------------------------------
 
     def not_before_ms(self) -> int:
-        """The moment, in monotonic ms, before which no worker can be asked for."""
+        """Return the monotonic time in ms before which no worker can be started."""
         return 0 if self._closed or self._control is not None else self._start_after_ms
 
     def spawn(self, agent: PosixDirectoryAgent) -> _Worker:
-        """Ask for a worker; requests can be sent to it at once.
+        """Request a worker from the zygote; requests can be sent to the worker at once.
 
         Raises:
             OSError: it could not be asked for.
@@ -426,7 +426,7 @@ class PosixStorageAgent:
         self._lose_locks("the zygote died")
 
     def _end_zygote(self) -> None:
-        """Make sure that it has ended, and with it, by PR_SET_PDEATHSIG, its children. It never waits for a disk."""
+        """End the zygote, and its children by PR_SET_PDEATHSIG. The zygote never waits for a disk."""
         loop = asyncio.get_running_loop()
         if self._control is None:
             return
@@ -449,7 +449,7 @@ class PosixStorageAgent:
 
 
 def _step_of(status: int, number: int) -> str:
-    """The step in the status file, empty while it is not about this request."""
+    """Return the step in the status file; empty: the file is about another request."""
     record = os.pread(status, STATUS_SIZE, 0)
     if len(record) < 9:
         return ""

@@ -31,7 +31,7 @@ def names() -> tuple[str, ...]:
 
 
 def create(name: str, options: StorageOptions) -> StorageAgent:
-    """The storage agent of this name, not started.
+    """Return the storage agent of this name, not started.
 
     Raises:
         ConfigError: no plug-in of this name, or it cannot be imported.

@@ -50,18 +50,18 @@ if TYPE_CHECKING:
 
 FDS_PER_REQUEST = 1
 CHECKSUM_BYTES = 4 << 20
-"""Read at a time for a checksum."""
+"""Bytes per read for a checksum."""
 SYNC_BEHIND_BYTES = 8 << 20
 """What was written so far behind the current piece is on the medium: so no fsync of a large file, and no probe, waits
 for more than this."""
 UNLINKS_PER_REQUEST = 50
 SIZES_PER_REQUEST = 2000
-"""Files that are looked at before a request for sizes is answered."""
+"""Files whose size is read before a request for sizes is answered."""
 BATCHES_PER_REQUEST = 5000
 """Batch headers that are read by one request for a log's end."""
 PAGE = 1 << 12
 DIRECT_BYTES = 256 << 10
-"""From so much on a part of a file is read past the page cache."""
+"""Minimum size of a part of a file that is read past the page cache."""
 COPYING = ("list_files", "read_piece", "write_piece", "finish_file", "checksum", "check_batches")
 DELETABLE = ("delete", "stray", "future")
 
@@ -74,7 +74,7 @@ _zero_crcs: dict[int, int] = {}
 
 
 def crc_of_zeros(length: int) -> int:
-    """CRC-32 of so many zeros; those of lengths that come again are remembered."""
+    """Return the CRC-32 of ``length`` zeros, cached for repeated lengths."""
     found = _zero_crcs.get(length)
     if found is None:
         found, zeros = 0, bytes(min(length, CHECKSUM_BYTES))
@@ -94,7 +94,7 @@ def _sync_range(fd: int, offset: int, length: int, flags: int) -> None:
 
 
 class ReplicaWorker(Worker):
-    """A worker that carries out requests for replicas too."""
+    """A worker that also carries out requests for replicas."""
 
     def __init__(self, path: str, role: str, status: int, keeper: socket.socket) -> None:
         super().__init__(path, role, status, keeper)
@@ -118,7 +118,7 @@ class ReplicaWorker(Worker):
     # names and files -----------------------------------------------------------------------------------------------
 
     def _check_name(self, name: str, *suffixes: str) -> None:
-        """Whether this is the single name of a replica, of one of these kinds."""
+        """Require that a name is the single name of a replica of one of these kinds."""
         parsed = parse_replica(name)
         if "/" in name or parsed is None or (suffixes and parsed[2] not in suffixes):
             raise Refused(errno.EINVAL, self._call)
@@ -156,7 +156,7 @@ class ReplicaWorker(Worker):
             raise Refused(errno.EINVAL, self._call)
 
     def _lstat(self, root: int, name: str) -> os.stat_result | None:
-        """Of what has this name, link or not; None when nothing has."""
+        """Return the status of a name, without following a link; None: the name does not exist."""
         try:
             return os.stat(name, dir_fd=root, follow_symlinks=False)
         except FileNotFoundError:
@@ -194,7 +194,8 @@ class ReplicaWorker(Worker):
         self._sync_directory(root)
 
     def _make_new(self, root: int, name: str, topic_id: str) -> None:
-        """With its metadata in it before it gets its name; until then Kafka takes it for a deleted one."""
+        """Make a replica directory with its metadata before it gets its name. Until then Kafka treats it as a deleted
+        replica."""
         stem, _, _ = name.rpartition(".") if name.endswith("-future") else (name, "", "")
         making = delete_form(f"{stem}.kjbod-new-future")
         self._step(f"mkdir of {making}")
@@ -206,7 +207,7 @@ class ReplicaWorker(Worker):
         self._places.append(f"0 {name}")
 
     def _complete(self, root: int, name: str, wanted: str, topic_id: str, *, left_over: bool = False) -> None:
-        """Check that a directory has this topic id; one that has none gets it when it is empty."""
+        """Check that a directory has this topic id; write the topic id into an empty directory."""
         with self._replica(root, name, "open of") as replica:
             content = self._read_if_file(replica, PARTITION_METADATA, b"")
             if content is not None and topic_id_of(content) == topic_id:
@@ -272,7 +273,7 @@ class ReplicaWorker(Worker):
         return False
 
     def _check_deletable(self, root: int, name: str, topic_id: str | None) -> list[str]:
-        """Its files in the order in which they go: what tells whose they are goes last."""
+        """Return the files of a replica in the order of their removal: ``partition.metadata`` goes last."""
         with self._replica(root, name, "delete of") as replica:
             with os.scandir(replica) as entries:
                 files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
@@ -330,7 +331,8 @@ class ReplicaWorker(Worker):
         ]
 
     def _scan(self, root: int, name: str) -> list[tuple[str, os.stat_result]]:
-        """Everything in a replica directory, by name; without what goes while it is looked at."""
+        """Return the status of everything in a replica directory, by name, without files that vanish during the
+        scan."""
         found: list[tuple[str, os.stat_result]] = []
         with self._replica(root, name, "list of") as replica, os.scandir(replica) as entries:
             for entry in entries:
@@ -339,7 +341,7 @@ class ReplicaWorker(Worker):
         return sorted(found, key=lambda pair: pair[0])
 
     def op_log_end_offset(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
-        """``{"end": offset or None}``, or ``{"state": ...}`` to ask again with."""
+        """Return ``{"end": offset or None}``, or ``{"state": ...}`` for the next request."""
         name, state = request["name"], request["state"]
         with self._replica(root, name, "list of") as replica:
             bases = [base for file in os.listdir(replica) if (base := segment_base(file)) is not None]
@@ -381,13 +383,13 @@ class ReplicaWorker(Worker):
         return self._memories[inode][1]
 
     def _slot(self, request: dict[str, Any]) -> memoryview:
-        """The memory of a slot."""
+        """Return the memory of a slot."""
         status = os.fstat(self.fds[0])
         offset, length = request["place"]
         return self._map(status.st_ino, self.fds[0], status.st_size)[offset : offset + length]
 
     def op_read_piece(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[Any]:
-        """The fields of ``Piece``: data into the slot, or a hole."""
+        """Read data into the slot, or find a hole; return the fields of ``Piece``."""
         offset = request["offset"]
         with self._file(root, request, "read of") as fd, self._slot(request) as slot:
             wanted = min(request["length"], len(slot), os.fstat(fd).st_size - offset)
@@ -403,7 +405,7 @@ class ReplicaWorker(Worker):
             return [length, binascii.crc32(slot[:length]), False]
 
     def op_write_piece(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """Write a slot, start its way to the medium, and wait for that of what was written some pieces before."""
+        """Write a slot, start its writeback, and wait for the writeback of earlier pieces."""
         offset, (length, _, hole) = request["offset"], request["piece"]
         with self._file(root, request, "write of", os.O_WRONLY | os.O_CREAT) as fd:
             if hole:
@@ -418,7 +420,8 @@ class ReplicaWorker(Worker):
             _sync_range(fd, start, end - start, _SYNC_FILE_RANGE_WAIT)
 
     def op_finish_file(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """Size, time, fsync; then the page cache lets go of it, so that it can be read from the medium."""
+        """Set size and time, and fsync a file; then drop it from the page cache, so that it can be read from the
+        medium."""
         size = request["size"]
         with self._file(root, request, "write of", os.O_WRONLY | os.O_CREAT) as fd:
             if os.fstat(fd).st_size != size:
@@ -445,7 +448,7 @@ class ReplicaWorker(Worker):
             os.fsync(replica)
 
     def op_checksum(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[Any]:
-        """The fields of ``Piece``, of a part of a file."""
+        """Return the fields of ``Piece`` for a part of a file."""
         crc = length = 0
         with self._file(root, request, "read of") as fd:
             for data in self._parts(fd, request["offset"], request["length"], cold=request["cold"]):
@@ -454,7 +457,8 @@ class ReplicaWorker(Worker):
         return [length, crc, False]
 
     def op_check_batches(self, root: int, request: dict[str, Any], directory_id: str | None) -> list[Any]:
-        """The fields of ``Piece``, of a part of a segment on the medium, and the state of its batches behind it."""
+        """Return the fields of ``Piece`` for a part of a segment on the medium, and the state of the batch check after
+        it."""
         crc = length = 0
         base = segment_base(request["file"])
         if base is None:
@@ -517,7 +521,7 @@ class ReplicaWorker(Worker):
 
 
 def _read_all_cold(fd: int) -> bytes:
-    """A whole file, as the medium gives it."""
+    """Return a whole file, read from the medium."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     content = b""
     while data := os.pread(fd, SMALL_FILE_BYTES, len(content)):
@@ -526,7 +530,7 @@ def _read_all_cold(fd: int) -> bytes:
 
 
 def _data_and_hole(fd: int, offset: int) -> tuple[int, int]:
-    """Begin of the next data, and of the hole behind them; all is data where holes cannot be told."""
+    """Return the start of the next data, and of the hole after it. Without support for holes everything is data."""
     end = os.fstat(fd).st_size
     try:
         data = os.lseek(fd, offset, os.SEEK_DATA)
@@ -557,7 +561,7 @@ def _direct(fd: int, offset: int, length: int) -> Iterator[None]:
 
 
 def _read_into(fd: int, view: memoryview, offset: int, wanted: int) -> int:
-    """Fill memory, which begins at a page, from a file; how many of the wanted bytes there were."""
+    """Fill page-aligned memory from a file; return the number of bytes read, at most ``wanted``."""
     length = 0
     while length < wanted:
         end = min(len(view), (wanted + PAGE - 1) & -PAGE)  # whole pages, as O_DIRECT has it

@@ -1,4 +1,4 @@
-"""Log segments: where a log ends, as told by offset index and batch headers, and whether its record batches are right.
+"""Log segments: the end of a log, by offset index and batch headers, and checks of its record batches.
 
 Sources: Kafka's ``LogFileUtils``, ``OffsetIndex`` (8 bytes an entry: relative offset and position, i32 big-endian; the
 rest of a preallocated index is zero), ``RecordBatch`` (61 bytes of header for magic 2) and the message sets before it
@@ -24,14 +24,14 @@ _ENTRY = struct.Struct(">iI")
 _HEADER = struct.Struct(">qiib")
 """Base offset, length of what follows these 12 bytes, leader epoch or CRC, magic."""
 HEADER_BYTES = 27
-"""As much of a batch as is read: up to the offset delta of its last record."""
+"""Bytes read of a batch: up to the offset delta of its last record."""
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LEAST_BYTES: Mapping[int, int] = {0: 14, 1: 22, 2: 49}
-"""What follows the first 12 bytes, at least, by magic."""
+"""Minimum number of bytes after the first 12, by magic."""
 INDEX_ENTRY_BYTES = 8
 _CRC = struct.Struct(">I")
 _CRC_AT = 17
-"""Of a batch of magic 2; what it covers begins behind it."""
+"""Position of the CRC in a batch of magic 2. It covers the bytes after it."""
 _LEGACY_CRC_AT = 12
 
 
@@ -135,9 +135,9 @@ class BatchCheck:
         self.position = 0
         self._ended = False
         self._rest = b""
-        """A header that the last piece did not have all of."""
+        """Incomplete header at the end of the last piece."""
         self._left = 0
-        """Bytes to come of the batch under way; the next five are only of use then."""
+        """Bytes still missing of the batch in progress. The next five attributes are valid only while this is not 0."""
         self._bytes = 0
         self._crc = 0
         self._wanted = 0
@@ -146,20 +146,20 @@ class BatchCheck:
 
     @property
     def state(self) -> list[Any]:
-        """All that :meth:`of` needs, as plain values: offset and position first."""
+        """State for :meth:`of` as plain values: offset and position first."""
         batch = [self._left, self._bytes, self._crc, self._wanted, self._after, self._magic]
         return [self.offset, self.position, self._ended, self._rest, *batch]
 
     @classmethod
     def of(cls, state: list[Any]) -> BatchCheck:
-        """A check that goes on from a :attr:`state`."""
+        """Return a check that continues from a :attr:`state`."""
         check = cls(state[0])
         check.position, check._ended, check._rest = state[1:4]
         check._left, check._bytes, check._crc, check._wanted, check._after, check._magic = state[4:]
         return check
 
     def feed(self, data: memoryview) -> None:
-        """The next bytes of the file."""
+        """Check the next bytes of the file."""
         if self._ended:
             return
         at = 0
@@ -173,14 +173,14 @@ class BatchCheck:
         self._walk(data, at)
 
     def _continue(self, data: memoryview) -> None:
-        """More of the batch under way."""
+        """Add bytes to the batch in progress."""
         self._crc = _crc(self._magic, data, self._crc)
         self._left -= len(data)
         if not self._left:
             self._take(self._crc)
 
     def _take(self, crc: int) -> None:
-        """The batch under way is whole."""
+        """Compare the CRC of a complete batch."""
         if crc != self._wanted:
             self._ended = True
         else:
@@ -188,7 +188,7 @@ class BatchCheck:
             self.position += self._bytes
 
     def _walk(self, data: memoryview, at: int) -> None:
-        """All batches that are whole, and the begin of one more."""
+        """Check all complete batches, and begin the next batch."""
         size = len(data)
         while size - at >= _HEADER.size and not self._ended:
             first, length, crc, magic = _HEADER.unpack_from(data, at)

@@ -54,7 +54,7 @@ HEADER_SIZE = 4
 """Bytes before each message: its length, little-endian."""
 RECEIVE_BYTES = 16 << 10
 SMALL_FILE_BYTES = 64 << 10
-"""More than ``meta.properties`` and the like ever have. A read of more memory costs more page faults, each time."""
+"""Maximum size of ``meta.properties`` and similar files. A larger buffer would cost more page faults at each read."""
 KNOWN_BLOCKS = 64
 """Old known content: 64 blocks, one of them read from the medium by each probe, in turn. A file of another size is of
 another version, and is replaced: change the size with the content."""
@@ -71,10 +71,10 @@ _STATX_MNT_ID_OFFSET = 144
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 WARM_UP_PROBES = 20
-"""As many as the interpreter needs until it has adapted its code."""
+"""Number of probes until the interpreter has adapted its code."""
 
 LOCK_ANSWER_TIMEOUT_MS = 1000
-"""A keeper that does not answer within this is our own trouble."""
+"""Answer timeout of the keeper. A late keeper is kjbod's own problem, not the disk's."""
 
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -98,16 +98,17 @@ _RESERVED_ID = re.compile(rb"A{21}[A-Za-f]")
 """0, and 1, which is that of the metadata log: no topic has them. The last character has two bits of the id."""
 
 NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESPIPE)
-"""What reading a directory gets, a link to itself or through a file, a socket, a FIFO."""
+"""Errors of a read that meets a directory, a link loop, a path through a file, a socket or a FIFO."""
 DENIED = (errno.EACCES, errno.EPERM)
 ONE_REPLICA = (errno.ENOKEY, *NO_FILE, *DENIED)
-"""Errors of a read in one replica that speak of this replica, whatever the medium: Kafka's directory stays online."""
+"""Errors of a read that concern one replica and not the medium: Kafka's directory stays online."""
 ANOTHER = (errno.ENOENT, errno.ESTALE, *NO_FILE, *DENIED)
-"""What ``meta.properties`` gets that is gone, closed to us, or another one, whatever the medium."""
+"""Errors of a read of ``meta.properties`` that is gone, not accessible, or another file. They do not concern the
+medium."""
 BESIDE_MAX = 64
-"""Names beside a log directory that are told."""
+"""Maximum number of names beside a log directory in an answer."""
 ACCESS_SAMPLES = 8
-"""Replica directories of which the start sees whether they may be used."""
+"""Number of replica directories whose access rights are checked at the start."""
 USABLE = os.R_OK | os.W_OK | os.X_OK
 """Access that a broker needs to a directory."""
 AT_FDCWD = -100
@@ -141,7 +142,7 @@ def obstacle_of(entry: os.DirEntry[str]) -> str | None:
 
 
 class Refused(Exception):  # noqa: N818  an answer, not an accident
-    """A comparison said no: the errno that stands for it, and the step."""
+    """A failed comparison, with its errno and its step."""
 
     def __init__(self, number: int, call: str) -> None:
         super().__init__(number, call)
@@ -150,11 +151,12 @@ class Refused(Exception):  # noqa: N818  an answer, not an accident
 
 
 class Trouble(Exception):  # noqa: N818  an answer, not an accident
-    """We cannot do it, and the disk is not the reason."""
+    """A failure that the disk has not caused."""
 
 
 def denied(directory: int, name: str, mode: int) -> int:
-    """EACCES or EPERM where this process may not use ``name`` so; 0 where it may, or something else is the matter.
+    """Return EACCES or EPERM if this process has no access of ``mode`` to ``name``; 0 otherwise, also after another
+    error.
 
     ``os.access`` does not tell why: on a read-only file system nothing may be written either.
     """
@@ -206,13 +208,13 @@ def frame(message: dict[str, Any]) -> bytes:
 
 
 class Unframer:
-    """Takes bytes off a socket and gives messages."""
+    """Parser that turns bytes from a socket into messages."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """All messages that are complete with ``data``."""
+        """Yield all messages that are complete with ``data``."""
         buffer = self._buffer + data if self._buffer else data
         while len(buffer) >= HEADER_SIZE:
             end = HEADER_SIZE + int.from_bytes(buffer[:HEADER_SIZE], "little")
@@ -247,7 +249,7 @@ def parse_replica(name: str) -> tuple[str, int, str] | None:
 
 
 UNFINISHED = ".kjbod-new-delete"
-"""The end of the name under which a replica is made before it gets its own: nothing is in it but its metadata."""
+"""Suffix of the temporary name under which a replica is made. The directory has only its metadata then."""
 
 
 def delete_form(name: str) -> str:
@@ -288,7 +290,7 @@ def why_no_topic_id(content: bytes) -> str:
 
 
 def known_block(index: int) -> bytes:
-    """The content that block ``index`` of the known file must have."""
+    """Return the content that block ``index`` of the known file must have."""
     line = (
         b"kjbod known content, block %04d. Do not change: it shows that this disk still gives back old data.\n" % index
     )
@@ -296,13 +298,13 @@ def known_block(index: int) -> bytes:
 
 
 def nonce_block(token: bytes, sequence: int) -> bytes:
-    """The block that probe number ``sequence`` of the worker with this token writes."""
+    """Return the block that probe number ``sequence`` of the worker with this token writes."""
     line = b"kjbod probe %s %d\n" % (token, sequence)
     return (line * (BLOCK // len(line) + 1))[:BLOCK]
 
 
 def token_of(content: bytes) -> bytes | None:
-    """The token of the worker whose probe wrote this; None when no probe did."""
+    """Return the token of the worker whose probe wrote this block; None: no probe wrote it."""
     found = _NONCE.match(content)
     if found is None or content != (found.group() * (BLOCK // len(found.group()) + 1))[:BLOCK]:
         return None
@@ -319,7 +321,7 @@ def _statx_mount_id(fd: int, mask: int) -> int | None:
 
 
 def identity_of(fd: int) -> list[Any]:
-    """The fields of ``MountIdentity`` for an open directory, in order."""
+    """Return the fields of ``MountIdentity`` for an open directory, in order."""
     status = os.fstat(fd)
     fs_uuid: str | None = None
     with contextlib.suppress(OSError):  # ENOTTY: this file system has none to tell (btrfs, FUSE)
@@ -345,7 +347,7 @@ def _read_cold(fd: int, size: int, offset: int = 0) -> bytes:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether it is one, or a link to one."""
+    """Whether an entry is a directory, or a link to a directory."""
     try:
         return entry.is_dir()
     except OSError as error:
@@ -355,7 +357,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _file_with_data(replica: int) -> str | None:
-    """Name of a segment of an open replica directory that is not empty; None where there is none."""
+    """Return the name of a non-empty segment in an open replica directory; None: there is none."""
     with os.scandir(replica) as entries:
         for entry in entries:
             if entry.name.endswith(".log"):
@@ -441,9 +443,9 @@ class Worker:
             os.close(root)
 
     def _require_access(self, root: int, replicas: list[str]) -> None:
-        """Whether what lies here is ours to use: after a chown that was not recursive it is not, and the first change
-        would look like a broken disk. A few of the replicas stand for all; one of several is judged alone. A file
-        system that is read-only is not our question here."""
+        """Require access to the directory. After a chown that was not recursive, the first change would otherwise look
+        like a broken disk. A few replicas are checked; a single one of several without access is allowed. A read-only
+        file system is not checked here."""
         for name, mode in ((".", USABLE), (".lock", os.R_OK | os.W_OK)):
             self._step(f"access to {self.path if name == '.' else name}")
             if number := denied(root, name, mode):
@@ -455,8 +457,8 @@ class Worker:
             raise PermissionError(numbers[0], os.strerror(numbers[0]), sample[0])
 
     def _barrier(self, name: str) -> list[Any] | None:
-        """The first of all directories down to this one, and then what was asked for, that is denied to us: its name,
-        owner and mode, and whether it is above."""
+        """Return the first path without access, from the root down to the requested name: name, owner, mode, and
+        whether it is above the log directory."""
         above = [os.path.dirname(self.path)]
         while above[-1] != os.path.dirname(above[-1]):
             above.append(os.path.dirname(above[-1]))
@@ -482,7 +484,7 @@ class Worker:
         self._note(call)
 
     def _check_identity(self, root: int, expected: list[Any] | None) -> None:
-        """Whether an open directory is still the one that was loaded."""
+        """Require that an open directory is still the one that was loaded."""
         self._step(f"identity of {self.path}")
         self.identity = identity_of(root)
         if expected is not None and self.identity != expected:
@@ -492,7 +494,7 @@ class Worker:
     # files ---------------------------------------------------------------------------------------------------------
 
     def _read(self, root: int, name: str, *, cold: bool = False, size: int = SMALL_FILE_BYTES) -> bytes | None:
-        """Content of a small file, None when there is none."""
+        """Return the content of a small file; None: there is none."""
         self._step(f"read of {name}")
         try:
             fd = self._open_to_read(root, name)
@@ -546,7 +548,7 @@ class Worker:
         self._sync_directory(root)
 
     def _create(self, root: int, name: str, mode: int) -> int:
-        """Make a temporary file anew. What a crash left of it goes; a link of that name is not followed."""
+        """Create a temporary file. Replace the rest of a crash; do not follow a link of that name."""
         self._step(f"create of {name}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
@@ -564,7 +566,7 @@ class Worker:
             raise self._rival(name) from None
 
     def _give_name(self, root: int, temporary: str, name: str) -> None:
-        """Give what this worker has just made its name. That it is not there any more is no disk's doing."""
+        """Rename a file that this worker has just made. If it is gone, another process has removed it, not the disk."""
         self._step(f"rename to {name}")
         try:
             os.rename(temporary, name, src_dir_fd=root, dst_dir_fd=root)
@@ -589,7 +591,8 @@ class Worker:
     # start ---------------------------------------------------------------------------------------------------------
 
     def op_load(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
-        """Everything but the contents of ``partition.metadata``; those come in batches by :meth:`op_topic_ids`."""
+        """Load everything except the contents of ``partition.metadata``; :meth:`op_topic_ids` loads those in
+        batches."""
         self._places.clear()
         meta = self._read(root, META_PROPERTIES, cold=True)
         clean = self._read_if_file(root, CLEAN_SHUTDOWN, None)
@@ -648,8 +651,8 @@ class Worker:
     def op_topic_ids(
         self, root: int, request: dict[str, Any], directory_id: str | None
     ) -> list[tuple[str | None, str]]:
-        """Topic ids of the replicas in ``names``, in order; where there is none, why that may be no more than an
-        unreadable file of a replica with data, in words, empty where it is not. ``known``: probes know them already."""
+        """Return the topic ids of the replicas in ``names``, in order. Without a topic id: why the replica may still
+        have data, in words; empty: it has none. ``known``: probes know them already."""
         return [self._topic_id(root, name, known=request.get("known", False)) for name in request["names"]]
 
     def _topic_id(self, root: int, name: str, *, known: bool) -> tuple[str | None, str]:
@@ -694,8 +697,9 @@ class Worker:
         return ""
 
     def op_survey(self, root: int, request: dict[str, Any], directory_id: str | None) -> dict[str, Any]:
-        """Place of ``.lock``, and names beside the way from the mount point down to here: ``levels`` are directories,
-        each with the name that leads on. Opens no file: closing one would end a lock that this process held."""
+        """Return device and inode of ``.lock``, and the other names on the way from the mount point: ``levels`` are
+        directories, each with the next name on the way. Opens no file, because closing it would end a lock of this
+        process."""
         lock: list[int] | None = None
         self._step("stat of .lock")
         with contextlib.suppress(FileNotFoundError):
@@ -719,7 +723,8 @@ class Worker:
     # locks ---------------------------------------------------------------------------------------------------------
 
     def op_lock(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """Have the keeper lock ``.lock``. It is asked first: a second open file there would end the lock (POSIX)."""
+        """Have the keeper lock ``.lock``. First ask whether it holds the lock: closing a second open file would end the
+        lock (POSIX)."""
         if self._ask_keeper("held") == b"yes":
             return
         while True:
@@ -735,10 +740,10 @@ class Worker:
                 raise Refused(int(answer), self._call)
             if not removed:
                 return
-            self._ask_keeper("unlock")  # who held it stopped, and removed it: the next one locks another file
+            self._ask_keeper("unlock")  # the earlier holder has removed the file when it stopped: lock the new file
 
     def op_unlock(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """Have the keeper let go."""
+        """Have the keeper release the lock."""
         self._ask_keeper("unlock")
 
     def _ask_keeper(self, question: str, *fds: int) -> bytes:
@@ -794,7 +799,7 @@ class Worker:
         }
 
     def _unless_full(self, step: Callable[[int], None], root: int) -> str | None:
-        """Take a step of the probe; the errno's name when there was no room for it."""
+        """Do a step of the probe; return the name of the errno if the file system is full."""
         try:
             step(root)
         except OSError as error:
@@ -808,8 +813,8 @@ class Worker:
         self._steps.append((name, self._elapsed_us() - sum(us for _, us in self._steps)))
 
     def _check_directory_id(self, root: int, expected: str) -> None:
-        """``meta.properties`` is old known content too: a wiped or truncated disk shows here. Text without an id has
-        been written there; anything else is damage."""
+        """Check ``meta.properties``, which is also old known content: a wiped or truncated disk shows here. Text
+        without an id was written by a program; other content is damage."""
         content = self._read(root, META_PROPERTIES, cold=True)
         if content is None:
             raise Refused(errno.ENOENT, self._call)
@@ -820,7 +825,7 @@ class Worker:
             raise Refused(errno.ESTALE, f"directory.id in {META_PROPERTIES}")
 
     def _open_own(self, root: int, name: str, flags: int) -> tuple[int, os.stat_result] | None:
-        """Open one of the probe's own files and nothing else that may have its name; None when there is none."""
+        """Open one of the probe's own files; None: there is none. Refuse anything else with that name."""
         self._step(f"open of {name}")
         try:
             fd = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=root)
@@ -854,7 +859,7 @@ class Worker:
             before = self._check_last(fd, status)
             self._done("last")
             data = nonce_block(self._token, self._sequence)
-            self._last = None  # until it is read back nobody knows what is there
+            self._last = None  # the content is not known until it is read back
             self._step(f"write of {name}")
             if os.pwrite(fd, data, 0) != BLOCK:
                 raise OSError(errno.ENOSPC, "short write")
@@ -903,7 +908,8 @@ class Worker:
         return found
 
     def _is_rivals(self, found: bytes, before: bytes) -> bool:
-        """Whether somebody else has written a block since: it is neither ours nor the one that we have overwritten."""
+        """Whether another process has written the block since: it is neither this worker's block nor the one before
+        it."""
         return token_of(found) not in (None, self._token) and found != before
 
     def _create_and_rename(self, root: int) -> None:
@@ -929,7 +935,7 @@ class Worker:
                 os.unlink(name + ".tmp", dir_fd=root)
 
     def _check_known(self, root: int) -> bool:
-        """A block of old content from the medium; False when there is no such file of this version.
+        """Check a block of old content from the medium; return False if there is no such file of this version.
 
         It was made by tmp, fsync, rename, so it is never there in part. Wrong content is damage; a wrong size is not,
         since it is read from the file system's memory.
@@ -991,14 +997,14 @@ class Worker:
     # clean shutdown ------------------------------------------------------------------------------------------------
 
     def op_clear_clean_shutdown(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """Remove the file, which need not be there."""
+        """Remove the clean-shutdown file, if it exists."""
         self._step(f"unlink of {CLEAN_SHUTDOWN}")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(CLEAN_SHUTDOWN, dir_fd=root)
             self._sync_directory(root)
 
     def op_write_clean_shutdown(self, root: int, request: dict[str, Any], directory_id: str | None) -> None:
-        """As ``CleanShutdownFileHandler``."""
+        """Write the clean-shutdown file (``CleanShutdownFileHandler``)."""
         self._replace(root, CLEAN_SHUTDOWN, [b'{"version":0,"brokerEpoch":%d}' % request["epoch"]])
 
 
@@ -1028,7 +1034,7 @@ def warm_up() -> None:
 
 
 class Keeper:
-    """Holds the locks of all log directories, and does nothing else.
+    """Holder of the locks of all log directories, without other work.
 
     A worker that is stuck in the kernel survives SIGKILL and would keep its lock; this process never waits for a disk
     (a POSIX lock is memory only on local file systems), so its locks end with it, at once.
@@ -1041,7 +1047,7 @@ class Keeper:
         self._held: dict[str, list[int]] = {}
 
     def answer(self, question: str, path: str, fds: list[int]) -> bytes:
-        """``yes``, or the number of the errno."""
+        """Answer a question with ``yes``, or the number of the errno."""
         if question == "unlock":
             for fd in self._held.pop(path, []):
                 os.close(fd)

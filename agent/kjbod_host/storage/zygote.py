@@ -43,10 +43,10 @@ CONTROL_FD = 3
 CLOSE_TIMEOUT_MS = 100
 """How long ``close`` waits for the keeper, so that its locks are free when the daemon is told."""
 KEEPER_AGAIN_MS = 200
-"""Between two attempts to fork a keeper in the place of one that has died."""
+"""Time between two attempts to fork a new keeper after its death."""
 MAX_FD = 1 << 16
 TITLE_ROOM = 512
-"""Bytes of padding in the command line, where the processes write what they are for."""
+"""Bytes of padding in the command line, where the processes write their titles."""
 
 
 def main(parent: int) -> None:
@@ -88,7 +88,7 @@ def _load_crc32c(directory: str) -> None:
 
 
 class Zygote:
-    """The state of the process: its sockets and its children by pidfd."""
+    """Server that forks workers and the keeper, and watches them by pidfd."""
 
     def __init__(self, worker: Any, run: Callable[..., None], title: tuple[int, int]) -> None:
         self._worker = worker
@@ -102,7 +102,7 @@ class Zygote:
         self._keeper = 0
 
     def serve(self) -> None:
-        """Fork on request, tell who died; until the control socket closes."""
+        """Fork on request and report dead children, until the control socket closes."""
         self._poll.register(self._control, select.POLLIN)
         self._keeper = self._fork_keeper()
         self._tell(ready=self._keeper)
@@ -142,7 +142,7 @@ class Zygote:
         return True
 
     def _unlock(self, path: str) -> None:
-        """Nobody waits for the answer: what is asked of the keeper after this comes after it."""
+        """Send the keeper an unlock without waiting for the answer: later questions are served after it."""
         reply, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with reply, theirs, contextlib.suppress(BlockingIOError):  # its queue is full: it stands still
             question = marshal.dumps(["unlock", path])
@@ -156,7 +156,7 @@ class Zygote:
         return self._fork(run, keep=[self._questions.fileno()])
 
     def _fork(self, body: Callable[[], None], *, keep: list[int]) -> int:
-        """A child that runs ``body`` with no descriptors but these and the standard ones."""
+        """Fork a child that runs ``body`` with only these descriptors and the standard ones; return its pid."""
         pid = os.fork()
         if pid:
             pidfd = os.pidfd_open(pid)
@@ -186,8 +186,8 @@ class Zygote:
         self._replace_keeper()
 
     def _replace_keeper(self) -> None:
-        """Fork another keeper; where the host has no room for a process, a little later: the end of this one would be
-        the end of all workers."""
+        """Fork a new keeper. If the host cannot start a process now, try again later: the end of the zygote would end
+        all workers."""
         with contextlib.suppress(OSError):
             self._keeper = self._fork_keeper()
             self._tell(keeper=self._keeper)

@@ -1,1 +1,1 @@
-"""Sources of what the kernel tells about disks by itself: each source optional, none of them deciding anything."""
+"""Sources of kernel events about disks. Each source is optional, and no source decides a verdict."""

@@ -1,4 +1,4 @@
-"""The interface of a source of kernel events, and the events.
+"""Interface of a source of kernel events, and the events.
 
 A source wakes the monitor up: the directory is probed at once, with a full probe. It never decides: a source that fell
 silent, that needs a privilege which this process has not, or that speaks of another partition of the same disk, costs
@@ -15,7 +15,7 @@ from kjbod_host.health.mounts import Mount
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """A log directory as far as the kernel knows it.
+    """A log directory with its mount and its device.
 
     Attributes:
         path: the log directory as configured.
@@ -29,7 +29,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 
 class KernelEvent(Struct, frozen=True, kw_only=True):
-    """Something that the kernel said.
+    """An event of the kernel about log directories.
 
     Attributes:
         source: name of the source.
@@ -59,7 +59,7 @@ class KernelSource(Protocol):
         """
 
     def poll(self) -> None:
-        """Look for what raises no event; called about once a second."""
+        """Look for changes that raise no event; called about once a second."""
 
     def close(self) -> None:
         """End; may be called again, also when it never started."""

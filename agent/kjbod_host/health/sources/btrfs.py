@@ -40,7 +40,9 @@ class _FileSystem(Struct):
 
 
 def parse_error_stats(text: str) -> dict[str, int]:
-    """``"write_errs 0\\nread_errs 2\\n..."`` by name; empty for ``"invalid"`` and whatever else has not this form."""
+    """Return the counts in ``"write_errs 0\
+read_errs 2\
+..."`` by name; empty for ``"invalid"`` and other forms."""
     fields = [line.split() for line in text.splitlines()]
     return {f[0]: int(f[1]) for f in fields if len(f) == 2 and f[1].isascii() and f[1].isdecimal()}
 

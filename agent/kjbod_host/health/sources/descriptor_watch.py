@@ -1,4 +1,4 @@
-"""A descriptor that tells of trouble, on an event loop that trouble must not starve.
+"""Watch of a descriptor with error events, at a bounded rate so that a storm of events does not block the event loop.
 
 A dying disk fails thousands of requests a second and the kernel tells of each. The first is what counts: it wakes the
 probe. So each wake-up reads a bounded amount and then the descriptor is left alone for a while, longer with each
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 PAUSE_MS = 20
-"""How long a descriptor is left alone after a wake-up."""
+"""Pause after a wake-up in which the descriptor is not read."""
 MAX_PAUSE_MS = 100
-"""The same in a storm: the pause doubles with each wake-up that follows within twice the last one."""
+"""Maximum pause in a storm: the pause doubles with each wake-up that follows soon."""
 
 
 class Watch:
@@ -51,7 +51,7 @@ class Watch:
         self._readable()  # may close us
 
     def close(self) -> None:
-        """No more calls; may be called again, also after the end of the loop."""
+        """Stop the callbacks. May be called again, also after the end of the loop."""
         if self._closed:
             return
         self._closed = True
@@ -64,7 +64,7 @@ class Watch:
 
 
 def read_text(path: Path) -> str | None:
-    """The content of a file of sysfs without white space around it; None when it cannot be had or is empty."""
+    """Return the stripped content of a file of sysfs; None: it cannot be read, or is empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
@@ -72,11 +72,11 @@ def read_text(path: Path) -> str | None:
 
 
 def errno_text(code: int) -> str:
-    """``"EIO"`` for 5 or -5."""
+    """Return the name of an errno: ``"EIO"`` for 5 or -5."""
     return errno.errorcode.get(abs(code), f"error {abs(code)}")
 
 
 def reason_of(error: OSError) -> str:
-    """For people: ``"/sys/x: Permission denied"``."""
+    """Return an error as text for people: ``"/sys/x: Permission denied"``."""
     text = error.strerror or str(error)
     return f"{os.fsdecode(error.filename)}: {text}" if error.filename else text

@@ -13,7 +13,7 @@ from kjbod_host.health.sources.descriptor_watch import read_text
 from kjbod_host.health.sysfs import SYS
 
 MAX_DEPTH = 8
-"""Layers that are looked through."""
+"""Maximum number of layers."""
 
 
 class DeviceMap:
@@ -40,7 +40,7 @@ class DeviceMap:
 
 
 def _layers(subject: Subject, sys: Path) -> dict[str, str | None]:
-    """Names and numbers of all devices below a log directory."""
+    """Return the names and numbers of all devices below a log directory."""
     found: dict[str, str | None] = {}
     starts = [sys / "block" / name for name in subject.device.names]
     if subject.mount is not None and not subject.mount.device.startswith("0:"):

@@ -29,7 +29,7 @@ _FAN_FS_ERROR = 0x8000
 
 
 def mark(libc: ctypes.CDLL, device: str, mount_point: str) -> int:
-    """Mark the file system on ``device``, mounted on ``mount_point``; its id. May wait for the disk.
+    """Mark the file system on ``device``, mounted on ``mount_point``; return its id. May wait for the disk.
 
     Raises:
         OSError: EPERM without CAP_SYS_ADMIN; ESTALE when another file system is mounted there.
@@ -71,7 +71,7 @@ def main(parent: int, file_systems: list[str]) -> None:
 
 
 def die_with(libc: ctypes.CDLL, parent: int) -> None:
-    """Be killed when the parent ends; a process that is stuck, as soon as the kernel lets go of it."""
+    """Have this process killed when the parent ends; a stuck process ends when the kernel releases it."""
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)

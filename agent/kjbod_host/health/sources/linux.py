@@ -1,4 +1,4 @@
-"""All sources that this package has, for Linux.
+"""Sources of kernel events for Linux.
 
 What each needs. None is needed for a right verdict: a probe finds in its time what they tell at once, but for one
 thing, damage in structures that no call meets yet.
@@ -41,5 +41,5 @@ from kjbod_host.health.sources.uevents import BlockUevents
 
 
 def linux_sources() -> tuple[KernelSource, ...]:
-    """New sources, not started; each says at its start whether it is active."""
+    """Return new sources, not started. Each source reports at its start whether it is active."""
     return (Ext4Errors(), FsErrors(), BtrfsStats(), BlockErrors(), BlockUevents())
