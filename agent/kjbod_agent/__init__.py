@@ -1,1 +1,1 @@
-"""The agent in the role of a broker: the storage half of a KRaft broker."""
+"""Agent in the role of a broker: the storage half of a KRaft broker."""

@@ -1,4 +1,4 @@
-"""The queue of replica-to-directory assignments on their way to the controller (AssignReplicasToDirs, KIP-858).
+"""Queue of replica-to-directory assignments for the controller (AssignReplicasToDirs, KIP-858).
 
 Theory
 ------
@@ -66,7 +66,7 @@ IsOurs = Callable[[TopicIdPartition], bool]
 
 
 class Assignment(Struct, frozen=True):
-    """A replica's directory, to be told to the controller."""
+    """A replica's directory, to be sent to the controller."""
 
     directory_id: Uuid
     since_ms: int
@@ -120,7 +120,7 @@ class Outcome(Struct, frozen=True):
 
 
 def backoff_ms(failures: int) -> int:
-    """The wait after this many failures in a row: 200 ms after the first, then twice as much, at most 10 s."""
+    """Return the wait after this many failures in a row: 200 ms after the first, then twice as much, at most 10 s."""
     return int(min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(failures, 16)))
 
 
@@ -179,18 +179,19 @@ class Assignments:
         self._schedule(now_ms, earliest_ms=now_ms)
 
     def discard(self, partition: TopicIdPartition) -> None:
-        """The partition is gone, or no longer ours."""
+        """Remove a partition that is gone, or has no replica here any more."""
         self.ready.pop(partition, None)
         self.acknowledged.pop(partition, None)
 
     def recorded(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """The metadata now show this directory for the replica."""
+        """Note that the metadata now show this directory for the replica."""
         acknowledged = self.acknowledged.get(partition)
         if acknowledged is not None and acknowledged.directory_id == directory_id:
             del self.acknowledged[partition]
 
     def expired(self, now_ms: int) -> list[TopicIdPartition]:
-        """Forget what was answered too long ago without a record, and say which: to be compared again."""
+        """Forget and return assignments that were acknowledged long ago without a record. They must be compared
+        again."""
         # The oldest come first: looking at all of a hundred thousand, each time, would cost more than all else here.
         until_ms = now_ms - ACKNOWLEDGED_MS_MAX
         old = [p for p, _ in itertools.takewhile(lambda item: item[1].at_ms <= until_ms, self.acknowledged.items())]
@@ -205,7 +206,7 @@ class Assignments:
         return self._send_ms
 
     def take(self, broker_epoch: int, is_ours: IsOurs, now_ms: int) -> AssignReplicasToDirsRequest | None:
-        """The request to send now, if any: its assignments are in flight from here on."""
+        """Return the request to send now, if any; its assignments are in flight from now on."""
         if self.in_flight or not self.ready or self._send_ms is None or now_ms < self._send_ms:
             return None
         self._send_ms = None
@@ -253,7 +254,8 @@ class Assignments:
         return Outcome(accepted, failed)
 
     def failed(self, error: str, now_ms: int) -> Outcome:
-        """The request in flight failed as a whole: no answer, no connection, an error code for all of it."""
+        """Handle the failure of the whole request in flight: no answer, no connection, or an error code for all of
+        it."""
         sent, self.in_flight = self.in_flight, {}
         self.failures += 1
         for partition, assignment in sent.items():
@@ -263,12 +265,13 @@ class Assignments:
         return Outcome({}, {}, error)
 
     def retry_now(self, now_ms: int) -> None:
-        """There is a controller again: do not wait for the backoff."""
+        """Retry at once, because a controller is available again."""
         if self.failures and not self.in_flight and self.ready:
             self._send_ms = now_ms
 
     def restart_patience(self, now_ms: int) -> None:
-        """Another controller, or one that was away and is back: nothing that it has not seen is overdue."""
+        """Restart the time limits for a new or returned controller: assignments that it has not seen are not
+        overdue."""
         self._patience_ms = now_ms
 
     def stuck(self, now_ms: int, age_ms: int = NAMED_MS) -> list[Stuck]:

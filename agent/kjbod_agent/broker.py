@@ -1,4 +1,4 @@
-"""The agent in role ``broker``: the pure machines and what they need to be carried out.
+"""Agent in role ``broker``: joins the pure state machines with the code that carries out their effects.
 
 Everything that decides is elsewhere and pure: :mod:`lifecycle`, :mod:`failures`, :mod:`assignments`,
 :mod:`.replicas.table`, :mod:`.moves.machine`, :mod:`kjbod_host.health.verdict`. :class:`Broker` feeds them with what
@@ -276,7 +276,7 @@ class Broker:
     # ---------------------------------------------------------------------------------------------- what happens to it
 
     def start(self) -> None:
-        """Register."""
+        """Begin the registration."""
         self._pulse.beaten_ms = self._clock.monotonic_ms()
         self._feed(life.Start())
 
@@ -295,11 +295,11 @@ class Broker:
 
     @property
     def halted(self) -> Ended | None:
-        """The end that :meth:`end` was called with; None: it was not."""
+        """End that :meth:`end` was called with; None: it was not called."""
         return self._halt
 
     def on_leader(self, leader: Leader | None) -> None:
-        """The active controller is another one, or there is none."""
+        """Set a new active controller; None: there is none."""
         self._channel.set_leader(leader)
         self._assign_channel.set_leader(leader)
         if leader is not None:
@@ -320,7 +320,7 @@ class Broker:
         self._applied(list(changes_between(MetadataImage(), few)))
 
     def on_committed(self, committed: Committed) -> None:
-        """Metadata records below the high watermark."""
+        """Apply metadata records below the high watermark."""
         if committed.kraft_version is not None:
             self.kraft_version = committed.kraft_version
         changes: list[Change] = []
@@ -395,7 +395,7 @@ class Broker:
         write(self._log, self.history.on_behind(reason))
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """The health of a directory changed."""
+        """Handle a change of a directory's health."""
         self._reporter.verdict(verdict)
         directory_id = Uuid.parse(verdict.directory_id)
         self._health[directory_id] = verdict.state
@@ -404,7 +404,7 @@ class Broker:
         self._cordon()
 
     def directory_failed(self, directory_id: Uuid, cause: str, text: str, since_ms: int) -> None:
-        """A directory is offline from now on. ``since_ms`` is when that was found."""
+        """Take a directory offline from now on. ``since_ms`` is the time of the verdict."""
         if directory_id in self._offline:
             return
         path = self._paths[directory_id]
@@ -533,7 +533,7 @@ class Broker:
                 self._registering.append((added, taken))
 
     def _account_for_failures(self) -> None:
-        """Say what failed directories held, and see to the replicas in them."""
+        """Report the replicas in failed directories, and handle these replicas."""
         for directory_id, offline in self._offline.items():
             if offline.accounted:
                 continue
@@ -630,7 +630,7 @@ class Broker:
     # -------------------------------------------------------------------------------------------------------- its time
 
     async def run_timers(self, watchdog_interval_ms: int | None) -> None:
-        """Do what is due by time alone, until cancelled."""
+        """Run the timers, until cancelled."""
         longest_ms = min(IDLE_MS, watchdog_interval_ms or IDLE_MS)
         while True:
             now_ms = self._clock.monotonic_ms()
@@ -686,7 +686,7 @@ class Broker:
         return None if self.monitor is None else self.monitor.standing_still(now_ms)
 
     def vitals(self) -> Vitals:
-        """Whether the watchdog is fed, and whether the controllers have the broker unfenced."""
+        """Return liveness (is the watchdog fed) and readiness (is the broker unfenced)."""
         stuck = self._standing_still(self._clock.monotonic_ms()) if self._pulse.still_logged else None
         return Vitals(stuck, unready(self.life, self.contact) if self._halt is None else self._halt.reason)
 
@@ -795,7 +795,7 @@ class Broker:
         return None if directory_id in self._offline else self._paths.get(directory_id)
 
     def _look_at_room(self, now_ms: int) -> None:
-        """Directories fill up without any event."""
+        """Check the free space of the directories regularly, because it changes without an event."""
         if self.placement.published and now_ms - self._room_ms >= ROOM_MS:
             self._room_ms = now_ms
             self.placement.observe()
@@ -837,7 +837,7 @@ class Broker:
     # ------------------------------------------------------------------------------------------------------- lifecycle
 
     def _feed(self, event: life.Event) -> None:
-        """Give the lifecycle an event and carry out the effects; what they cause in turn comes after."""
+        """Give the lifecycle an event and carry out the effects. Events from these effects follow later."""
         self._events.append(event)
         if self._pumping:
             return
@@ -995,7 +995,7 @@ class Broker:
         )
 
     def _recovered(self, trouble: _Trouble) -> None:
-        """The controller answers again."""
+        """Log that the controller answers again."""
         self._trouble = None
         self.assignments.restart_patience(self._clock.monotonic_ms())
         self._log.info(

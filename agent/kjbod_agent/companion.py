@@ -30,7 +30,7 @@ class Companion(Protocol):
     start_files: int
 
     async def open(self) -> None:
-        """Check and lock what it uses. Nothing is changed, and no port is open.
+        """Check and lock the companion's files. Changes nothing and opens no port.
 
         Raises:
             KjbodError: it cannot start; one line.
@@ -72,7 +72,7 @@ class Companion(Protocol):
 
 
 class NoCompanion:
-    """Of an agent that has the process to itself."""
+    """Companion of an agent that is alone in its process: does nothing."""
 
     start_tasks = start_files = 0
     certificates = NO_CERTIFICATES

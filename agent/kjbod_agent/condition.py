@@ -42,7 +42,7 @@ _WORDS: Final = ("failed", "unreadable", "held", "suspect", "slow", "full", "loa
 
 
 class Contact(Struct, frozen=True, kw_only=True):
-    """Knowledge of the controller.
+    """Contact with the controller.
 
     Attributes:
         address: ``host:port`` of the last one that was known; None: there never was one.
@@ -97,7 +97,8 @@ class DirectoryStates(Struct, frozen=True):
 
 
 def contact(life: Lifecycle, now_ms: int, wall_ms: int, started_ms: int, address: str | None) -> Contact:
-    """The contact with the controller. ``now_ms`` and ``started_ms`` are monotonic, ``wall_ms`` is the same moment as
+    """Return the contact with the controller. ``now_ms`` and ``started_ms`` are monotonic, ``wall_ms`` is the same
+    moment as
     ``now_ms``."""
     silent_ms = now_ms - (started_ms if life.answered_ms is None else life.answered_ms)
     return Contact(
@@ -142,7 +143,7 @@ def condition(
     replicas: Sequence[str] = (),
     ago: bool = True,
 ) -> Condition:
-    """The condition.
+    """Return the condition of an agent.
 
     Args:
         life: registration and fencing.

@@ -93,7 +93,7 @@ def _named(brokers: tuple[int, ...]) -> str:
 
 
 def why_cordoned(health: Health | None, *, nearly_full: bool) -> str | None:
-    """Reason for which an agent cordons a directory by itself; None: it does not."""
+    """Return why an agent cordons a directory by itself; None: it does not."""
     if health in CORDONED_HEALTH:
         return str(health)
     return "nearly full" if nearly_full else None

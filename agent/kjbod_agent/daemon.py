@@ -161,7 +161,7 @@ def main(
 
 
 def registered_listeners(config: Config) -> tuple[BrokerRegistrationRequestListener, ...]:
-    """The listeners to register; :func:`_registration_problems` finds nothing wrong with them."""
+    """Return the listeners to register, without problems by :func:`_registration_problems`."""
     return tuple(
         BrokerRegistrationRequestListener(
             name=one.name,
@@ -427,7 +427,7 @@ class Agent:
         starting.cancel()
 
     async def _run_parts(self, broker: Broker, opened: Opened, reporter: Reporter) -> None:
-        """Start all that runs for as long as the agent."""
+        """Start all parts that run until the agent ends."""
         self._daemon.spawn(self._companion.run())
         broker.companion = self._companion
         self._certificates.include(self._companion.certificates)
@@ -577,7 +577,7 @@ class Agent:
         )
 
     async def _follow(self, broker: Broker, opened: Opened) -> None:
-        """Follow the metadata from where an earlier process had come, as far as that is known."""
+        """Follow the metadata, from the position of an earlier process if it is known."""
         keeping = self._keeping
         start = None if keeping is None else await keeping.load()
         broker.known = None if start is None else start.image
@@ -652,7 +652,7 @@ class Agent:
         return Unfollowed(self._clock.monotonic_ms() - since_ms, self._metadata_trouble())
 
     def _metadata_trouble(self) -> str:
-        """Reason why the metadata, which name the active controller, cannot be fetched."""
+        """Return why the metadata, and so the active controller, cannot be fetched; empty: they can be."""
         return "" if self._metadata is None else self._metadata.problem or ""
 
     def _worker_ids(self) -> tuple[int, ...]:
@@ -691,7 +691,7 @@ class Agent:
         return self._config.kjbod_host or socket.gethostname()
 
     async def _sample(self, broker: Broker, monitor: HealthMonitor, reporter: Reporter, opened: Opened) -> None:
-        """A line per directory in the health report, each ``kjbod.reports.interval.ms``."""
+        """Write a line per directory into the health report, each ``kjbod.reports.interval.ms``."""
         while True:
             leaders = broker.placement.leaders() or {}
             inventory = broker.placement.inventory
@@ -714,7 +714,7 @@ class Agent:
                 memory.settle()
 
     def _signalled(self, number: int) -> None:
-        """SIGTERM or SIGINT: stop in good order; the second one: stop."""
+        """Handle SIGTERM or SIGINT: stop in good order; after a second signal stop at once."""
         assert self._broker is not None
         if self._ending.decided:
             return

@@ -63,7 +63,7 @@ class DirectoryFailure(Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """Whether the controller knows all that it has to know."""
+        """Whether the controller knows everything about this failure."""
         return self.reported and not self.misplaced
 
     @property
@@ -88,7 +88,7 @@ class Failures(Struct, frozen=True, kw_only=True):
     """In the order of their verdicts."""
 
     def of(self, directory_id: Uuid) -> DirectoryFailure | None:
-        """The failure of a directory, None when it has not failed."""
+        """Return the failure of a directory; None: it has not failed."""
         return next((f for f in self.failed if f.directory_id == directory_id), None)
 
 
@@ -107,7 +107,7 @@ def directory_failed(
     now_ms: int,
     wall_ms: int,
 ) -> tuple[Failures, Stop | None]:
-    """A verdict: this directory is unusable. Says whether to stop at once."""
+    """Return the state after a directory failed, and whether to stop at once."""
     if state.of(directory_id) is not None:
         return state, None
     failure = DirectoryFailure(
@@ -127,7 +127,7 @@ def directory_failed(
 
 
 def added(state: Failures, directory_id: Uuid) -> Failures:
-    """A directory can be used from now on: a new one, or one that had failed and is well again."""
+    """Return the state with a usable directory: a new one, or one that had failed and is healthy again."""
     failed = tuple(f for f in state.failed if f.directory_id != directory_id)
     return structs.replace(state, usable=state.usable | {directory_id}, failed=failed)
 
@@ -152,7 +152,7 @@ def misplaced(state: Failures, directory_id: Uuid, partitions: Iterable[TopicIdP
 
 
 def reported(state: Failures, directory_ids: Iterable[Uuid]) -> Failures:
-    """A heartbeat that carried these directories was answered without error."""
+    """Return the state after a heartbeat with these directories was answered without error."""
     done = frozenset(directory_ids)
     return _each(state, lambda f: structs.replace(f, reported=True) if f.directory_id in done else f)
 
@@ -198,7 +198,7 @@ def decide(state: Failures, leads: Leads, now_ms: int) -> Stop | None:
 
 
 def next_deadline_ms(state: Failures, now_ms: int) -> int | None:
-    """The next moment at which :func:`decide` may answer differently by time alone."""
+    """Return the next time at which :func:`decide` may change its answer without an event."""
     ahead = [f.deadline_ms for f in state.failed if not f.settled and f.deadline_ms > now_ms]
     return min(ahead) if ahead else None
 

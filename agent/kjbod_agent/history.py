@@ -89,7 +89,7 @@ class History:
         ]
 
     def as_json(self) -> dict[str, Any] | None:
-        """As JSON for ``kjbod status``; None: nothing has happened."""
+        """Return the losses as JSON for ``kjbod status``; None: there are none."""
         if self.parted is None and self.behind is None:
             return None
         return {"lost": None if self.parted is None else asdict(self.parted), "behind": self.behind}

@@ -149,11 +149,11 @@ class Keeping:
         """The last one that was written."""
 
     def process_ids(self) -> tuple[int, ...]:
-        """Ids of the processes that make its file calls."""
+        """Return the pids of the processes that do the file calls."""
         return (*self._files.process_ids(), *self._compactor.process_ids())
 
     def close(self) -> None:
-        """Nothing more is kept. Waits for nothing."""
+        """Stop keeping metadata, without waiting."""
         self.stopped = self.stopped or "the agent ends"
         self._queue.clear()
         self._queued_bytes = 0
@@ -294,7 +294,7 @@ class Keeping:
     # ---------------------------------------------------------------------------------------------------- what follows
 
     def committed(self, committed: Committed) -> None:
-        """Records that were handed over."""
+        """Keep records that were applied."""
         if self.stopped is not None or self._parting:
             return
         if any(isinstance(record, UnknownRecord) for _, record in committed.records):

@@ -241,7 +241,7 @@ class Lifecycle(Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> bool:
-        """Whether the broker talks to its controller at all."""
+        """Whether the broker sends requests to its controller."""
         return self.state in PACE_MS
 
 
@@ -473,7 +473,7 @@ Step = tuple[Lifecycle, Effects]
 
 
 def step(life: Lifecycle, event: Event, now_ms: int) -> Step:
-    """The state after ``event``, and the effects to carry out, in order. ``now_ms`` is monotonic."""
+    """Return the state after ``event``, and the effects to carry out, in order. ``now_ms`` is monotonic."""
     return _HANDLERS[type(event)](life, event, now_ms)
 
 
@@ -500,7 +500,7 @@ def _end(life: Lifecycle, ending: Ending, reason: str, trigger: Trigger = Trigge
 
 
 def _retry_ms(life: Lifecycle) -> int:
-    """From a failure to the next attempt; ``failures`` counts it already."""
+    """Return the time from a failure to the next attempt; ``failures`` includes this failure."""
     interval = life.timing.heartbeat_interval_ms
     if life.unrecorded or life.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
         return int(min(interval, RETRY_BACKOFF_MS * 2 ** min(life.failures - 1, 16)))
@@ -508,7 +508,7 @@ def _retry_ms(life: Lifecycle) -> int:
 
 
 def _send(life: Lifecycle) -> Step:
-    """Send what is due, now. Nothing is in flight."""
+    """Send the request that is due. No other request is in flight."""
     serial = life.serial + 1
     in_flight = InFlight(
         serial=serial,
@@ -552,7 +552,7 @@ def _heartbeat(life: Lifecycle) -> BrokerHeartbeatRequest:
 
 
 def _soon(life: Lifecycle) -> Step:
-    """There is news: send at once, or the moment the request in flight is answered."""
+    """Send news at once, or as soon as the request in flight is answered."""
     if not life.active:
         return life, ()
     if life.in_flight is not None:
@@ -695,7 +695,7 @@ def _on_good_heartbeat(life: Lifecycle, event: HeartbeatAnswered, now_ms: int) -
 
 
 def _pace_ms(before: Lifecycle, after: Lifecycle) -> int:
-    """From a good answer to the next heartbeat."""
+    """Return the time from a good answer to the next heartbeat."""
     interval = after.timing.heartbeat_interval_ms
     if before.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
         # Sent before the shutdown was asked for, an answer cannot grant it; then once more soon; then in patience.

@@ -144,13 +144,13 @@ def _replica_work(now: Snapshot) -> Iterator[Metric]:
 
 
 class AgentCollector(Collector):
-    """Turns a :class:`Snapshot` into metrics."""
+    """Collector that turns a :class:`Snapshot` into metrics."""
 
     def __init__(self, read: Callable[[], Snapshot]) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of this moment."""
+        """Yield all metrics of this moment."""
         now = self._read()
         yield from families(_of_kafka(now))
         stuck = "Queued assignments that the controller refuses or does not answer."

@@ -1,1 +1,1 @@
-"""Interfaces for people and their tools: the listener, the control socket, and what they show."""
+"""Interfaces for people and tools: the listener, the control socket, and their answers."""

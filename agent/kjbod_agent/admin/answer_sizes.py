@@ -1,4 +1,4 @@
-"""Parts of answers that the metadata give, from counts that are at hand. Pure.
+"""Sizes of answers from the metadata, estimated from known counts. Pure.
 
 An estimate may be wrong by a factor, and never leaves anything out that grows with the cluster.
 """

@@ -80,7 +80,7 @@ def _endpoint(image: MetadataImage, broker_id: int, listener: str) -> Endpoint |
 
 
 def _alive(image: MetadataImage, listener: str) -> Mapping[int, Endpoint]:
-    """Unfenced brokers with an endpoint for this listener (``getAliveBrokerNodes``)."""
+    """Return the unfenced brokers with an endpoint for this listener (``getAliveBrokerNodes``)."""
     found = {broker.id: _endpoint(image, broker.id, listener) for broker in image.brokers.values() if not broker.fenced}
     return {broker_id: endpoint for broker_id, endpoint in found.items() if endpoint is not None}
 
@@ -302,7 +302,7 @@ def _config(key: str, value: str, source: int, secret: bool) -> DescribeConfigsR
 
 
 def _problem(image: MetadataImage, kind: int, name: str, me: Self, acls: Acls) -> tuple[ErrorCode, str] | None:
-    """Reason why a resource cannot be described."""
+    """Return why a resource cannot be described; None: it can."""
     if kind == TOPIC:
         if not acls.allow(Operation.DESCRIBE_CONFIGS, _TOPIC, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."
@@ -333,7 +333,7 @@ def _problem(image: MetadataImage, kind: int, name: str, me: Self, acls: Acls) -
 
 
 def wanted_log_dirs(request: DescribeLogDirsRequest) -> "Wants | None":
-    """Test for the replicas that the request is about; None: all."""
+    """Return a test for the replicas in the request; None: all replicas."""
     if request.topics is None:
         return None
     wanted: dict[str, set[int]] = {}

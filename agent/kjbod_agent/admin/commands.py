@@ -253,7 +253,7 @@ class Commands:
         return self._parts.mover()
 
     def handlers(self) -> Mapping[str, Handler]:
-        """By the name of the operation."""
+        """Return the handlers by the name of the operation."""
         return {
             "dirs-add": self.add_directory,
             "log-dirs": self.log_dirs,
@@ -269,7 +269,7 @@ class Commands:
     # ---- how it is
 
     async def status(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The agent in a few figures, and a line for each directory."""
+        """Return the status of the agent, with a row for each directory."""
         broker, lifecycle = self._broker, self._broker.life
         directories = [row async for row, _ in self._directories(detailed=False)]
         usage = await self._parts.usage()
@@ -307,7 +307,7 @@ class Commands:
         }
 
     async def log_dirs(self, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The directories, and with ``replicas`` all that they hold."""
+        """Yield the directories, and with ``replicas`` also their replicas."""
         async for row, replicas in self._directories(detailed=request.get("replicas") is True):
             yield {"directory": row}
             for piece in _pieces(replicas):
@@ -333,7 +333,8 @@ class Commands:
             yield row | {"replicas": 0, "future": 0}, ()
 
     def _held(self) -> Counter[Uuid]:
-        """Current replicas by directory; one that is found nowhere counts where the metadata place it."""
+        """Return the number of current replicas by directory. A replica that is found nowhere counts where the metadata
+        place it."""
         held: Counter[Uuid] = Counter()
         inventory = self._broker.placement.inventory
         for partition, hosted in self._broker.placement.hosting.partitions.items():
@@ -342,7 +343,7 @@ class Commands:
         return held
 
     def _on_the_way(self) -> Counter[Uuid]:
-        """Future replicas by directory."""
+        """Return the number of future replicas by directory."""
         return Counter(directory for _, (directory, _) in self._broker.placement.inventory.futures())
 
     def _directory(self, view: DirectoryView) -> dict[str, Any]:
@@ -437,14 +438,15 @@ class Commands:
         return _outcome(topic, number, error=self._explain(code, partition, topic, number, path))
 
     def _is_at(self, partition: TopicIdPartition, path: str) -> bool:
-        """Whether there is nothing to do; a move to elsewhere that is under way has to be ended."""
+        """Whether a replica is already at its destination, so that nothing is to be done. A move to another directory
+        must be ended first."""
         inventory = self._broker.placement.inventory
         directory = self._id_of(path)
         here = directory is not None and inventory.copies(partition) == (directory,)
         return here and directory in inventory.online and inventory.future(partition) is None
 
     def _explain(self, code: int, partition: TopicIdPartition | None, topic: str, number: int, path: str) -> str:
-        """Meaning of an answer of AlterReplicaLogDirs, in one line."""
+        """Return the meaning of an answer of AlterReplicaLogDirs, in one line."""
         name = f"{topic}-{number}"
         online = self._broker.placement.inventory.online
         offline = [entry.path for entry in self._parts.log_dirs() if entry.directory_id not in online]
@@ -483,7 +485,7 @@ class Commands:
         ]
 
     def _cancel(self, topic: str, number: int, under_way: bool) -> str | None:
-        """End a move; the reason why it cannot be ended, None: it was."""
+        """End a move; return why it cannot be ended; None: it was ended."""
         if self._mover.cancel(topic, number):
             return None
         if under_way:
@@ -590,7 +592,7 @@ class Commands:
             yield await self._tried(stray, work)
 
     async def restore_stray(self, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Give ``strays`` their names back."""
+        """Restore the original names of ``strays``."""
         for stray in self._named_strays(request):
             work = self._broker.placement.restore_stray(stray.directory_id, stray.name)
             yield await self._tried(stray, work)
@@ -616,7 +618,7 @@ class Commands:
     # ---- directories
 
     async def add_directory(self, request: dict[str, Any]) -> str:
-        """Bring in a directory that was formatted while the agent runs; one line says what was done."""
+        """Add a directory that was formatted while the agent runs; return a line about the result."""
         path = _text(request, "path")
 
         async def add() -> str:

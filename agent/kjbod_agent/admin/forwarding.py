@@ -169,7 +169,7 @@ class Sender(Struct, frozen=True):
 
 
 class Forwarder:
-    """Sends requests to whoever is the active controller.
+    """Forwarder of requests to the active controller.
 
     Args:
         channel: a channel of its own, so that no client delays a heartbeat or an assignment.
@@ -184,7 +184,7 @@ class Forwarder:
         self._turn = asyncio.Semaphore(CONCURRENT_MAX)
 
     async def send(self, request: RequestBody[Any], sender: Sender) -> ResponseBody:
-        """The controller's answer; a refusal with REQUEST_TIMED_OUT where there is none in time."""
+        """Return the controller's answer; without an answer in time, a refusal with REQUEST_TIMED_OUT."""
         deadline_ms = self._clock.monotonic_ms() + self._timeout_ms(request)
         reason = "no controller is known"
         with contextlib.suppress(TimeoutError):
@@ -259,7 +259,7 @@ def _unwrapped(request: RequestBody[Any], answer: EnvelopeResponse, version: int
 
 
 def _fitting(request: RequestBody[Any], connection: Connection) -> RequestBody[Any]:
-    """The request for this controller: topics to delete have another place before version 6."""
+    """Return the request in the form of this controller's version: DeleteTopics has another field before version 6."""
     if not isinstance(request, DeleteTopicsRequest):
         return request
     if connection.version_of(ApiKey.DELETE_TOPICS) >= DELETE_BY_TOPIC_SINCE:
@@ -279,6 +279,6 @@ _ITEMS: Final = ("topics", "responses", "results", "entries", "filter_results", 
 
 
 def _codes(answer: ResponseBody) -> set[int]:
-    """The error codes of an answer: at its top, or one level below."""
+    """Return the error codes of an answer, from its top level and one level below."""
     items = itertools.chain.from_iterable(getattr(answer, name, None) or () for name in _ITEMS)
     return {int(getattr(each, "error_code", 0)) for each in (answer, *items)}

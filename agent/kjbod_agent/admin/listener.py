@@ -1,4 +1,4 @@
-"""The broker's listeners: the Kafka requests that admin clients send to it, and nothing of a data plane.
+"""Listeners of the broker: they serve Kafka requests of admin clients, and no data plane.
 
 ============================  ==========================================================================================
 Metadata, DescribeCluster     from the metadata image, as a broker answers (:mod:`.answers`)
@@ -281,11 +281,11 @@ class Listeners:
 
     @property
     def connections(self) -> int:
-        """Number of connected clients."""
+        """Return the number of connected clients."""
         return sum(server.connections for server in self._servers)
 
     async def open(self) -> None:
-        """Listen.
+        """Open the listeners.
 
         Raises:
             ConfigError: see :func:`connections_by_address`.
@@ -345,7 +345,7 @@ class Listeners:
         )
 
     async def close(self) -> None:
-        """Stop to listen and end every connection, within :data:`CLOSE_TIMEOUT_MS`."""
+        """Close the listeners and all connections, within :data:`CLOSE_TIMEOUT_MS`."""
         self._readings.close()
         self._measurings.close()
         servers, self._servers = self._servers, []
@@ -414,7 +414,7 @@ class Listeners:
                 self._copy = None
 
     def _copied(self) -> MetadataImage:
-        """The metadata as they are now, for a thread."""
+        """Return a copy of the present metadata, for a thread."""
         image = self._parts.broker.image
         if self._copy is None or (self._copy.offset, self._copy.epoch) != (image.offset, image.epoch):
             self._copy = shallow_copy(image)
@@ -452,7 +452,7 @@ class Listeners:
         raise AssertionError(f"{request.api_key.name} is served and has no answer")
 
     async def _tokens(self, request: Request, image: MetadataImage, acls: Acls, peer: Peer) -> ResponseBody:
-        """About delegation tokens."""
+        """Answer a request about delegation tokens."""
         message, secret_key = request.message, self._config.delegation_token_secret_key
         asks = Requester(peer.principal, acls, token_authenticated=peer.token_authenticated)
         if (refused := refuse(message, asks)) is not None:

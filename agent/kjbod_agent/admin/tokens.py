@@ -29,8 +29,7 @@ TOKEN_APIS: Final = frozenset(
 def describe(
     image: MetadataImage, request: DescribeDelegationTokenRequest, asks: Requester, secret_key: str
 ) -> Iterator[DescribeDelegationTokenResponseToken | None]:
-    """Go through all tokens: those that are asked for and may be seen, and None for any other, so that the caller can
-    pause."""
+    """Yield each requested token that the client may see, and None for any other, so that the caller can pause."""
     owners = None
     if request.owners is not None:
         owners = [f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners]

@@ -1,4 +1,4 @@
-"""Work of the ``kjbod`` command while no agent runs: it tells what is remembered, and removes or restores strays.
+"""Work of the ``kjbod`` command while no agent runs: shows remembered directories, and removes or restores strays.
 
 The memory lies on the host's own disk. Strays lie on log directories, which this process touches as little as the agent
 does: through a storage agent, whose workers can be abandoned. A disk that hangs costs :data:`TIMEOUT_MS` and one line.
@@ -81,7 +81,7 @@ class Survey(Struct, frozen=True):
 
 
 def known_directories(config: Config) -> Mapping[str, KnownDirectory]:
-    """The last agent's memory of its directories, by path. Touches none of them.
+    """Return the last agent's memory of its directories, by path, without touching them.
 
     Raises:
         StartUpError: the memory cannot be read.
@@ -93,7 +93,7 @@ def known_directories(config: Config) -> Mapping[str, KnownDirectory]:
 
 
 def survey(config: Config, clock: Clock | None = None) -> Survey:
-    """Look for strays; changes nothing."""
+    """Return the strays on all disks, without changing them."""
 
     notes = StrayMemory(Path(config.kjbod_state_dir), config.node_id).load()
 
@@ -148,7 +148,7 @@ def _restored_name(stray: FoundStray) -> str:
 
 
 async def _current_names(storage: StorageAgent, paths: Iterable[str]) -> dict[str, str]:
-    """Names of current replicas in all directories, and where they are.
+    """Return the names of current replicas in all directories, with their directories.
 
     Raises:
         UnattendedError: one of them cannot be looked into, and may hold any.

@@ -227,7 +227,7 @@ class _Flight(Struct):
 
 
 class DirectoryViews:
-    """Gathers :class:`DirectoryView` from the parts of the agent.
+    """Maker of :class:`DirectoryView` from the parts of the agent.
 
     Args:
         log_dirs: the entries of ``log.dirs`` at this moment, in their order.
@@ -293,7 +293,7 @@ class DirectoryViews:
         return structs.replace(view, online=view.error is None, remembered=view.error is not None)
 
     def states(self) -> DirectoryStates:
-        """The state of each directory, as :meth:`directories` tells it."""
+        """Return the state of each directory, as in :meth:`directories`."""
         status = {each.path: each for each in self._monitor.status()}
         metadata = self.metadata_directory()
         return DirectoryStates(
@@ -335,7 +335,7 @@ class DirectoryViews:
         )
 
     def _verdict(self, entry: LogDirectory, status: DirectoryStatus | None) -> tuple[str, str | None, int | None]:
-        """The state, why it is offline if it is, and since when."""
+        """Return the state of a directory, why it is offline, and since when."""
         failure = None if entry.directory_id is None else self._broker.failures.of(entry.directory_id)
         if failure is not None:
             return "failed", failure.cause, failure.since_wall_ms
@@ -509,7 +509,7 @@ def _remembered(memory: Memory, path: str) -> Disk | None:
 
 
 async def _in_slices(items: Sequence[T]) -> AsyncIterator[T]:
-    """All of them, with a turn for the others of the event loop from time to time."""
+    """Yield all items, and let other tasks of the event loop run from time to time."""
     for start in range(0, len(items), SLICE):
         for item in items[start : start + SLICE]:
             yield item

@@ -106,7 +106,7 @@ class Watcher(Protocol):
 
 
 class Additions:
-    """Adds directories, one at a time.
+    """Adder of directories, one at a time.
 
     Args:
         config: as read at the start.
@@ -240,7 +240,7 @@ class Additions:
             raise AdditionError(f"{path} {reason}")
 
     async def _examine(self, path: str, agent: DirectoryAgent) -> tuple[Addition, tuple[Replica, ...]]:
-        """Read it, hold it against the rules, lock it, prove that it works."""
+        """Read a directory, check the rules, lock it, and probe it."""
         addition = self._rules(path, await _head(agent))
         loaded = addition.directory.loaded
         before = self._remembering.memory.mounted_before(path, loaded.directory_id)

@@ -29,7 +29,7 @@ smallest record batch has 68 bytes, and a log that a broker has opened has an in
 
 
 class CleanShutdown:
-    """Knows which directories are clean.
+    """Memory of the directories that are clean.
 
     Args:
         directories: those that were read, failed ones too.
@@ -62,7 +62,7 @@ class CleanShutdown:
             self._tainted.add(destination)
 
     def clean(self) -> set[Uuid]:
-        """The directories that may be marked."""
+        """Return the directories that may be marked."""
         directories = list(self._directories())
         clean = {d.directory_id for d in directories if self._is_clean(d)}
         if self._unread() or len(clean) < len(directories):

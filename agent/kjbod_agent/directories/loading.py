@@ -34,19 +34,19 @@ class LoadingOwner(Protocol):
         """Whether a directory has failed in this process."""
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
-        """The kernel refused something in a directory."""
+        """Handle an error of the kernel in a directory."""
 
     def directory_failed(self, directory_id: Uuid, cause: str, text: str, since_ms: int) -> None:
         """A directory is offline from now on."""
 
     def directory_loaded(self, directory: Directory, agent: DirectoryAgent, replicas: Sequence[Replica]) -> None:
-        """All that lies in a directory is known."""
+        """Note that all replicas of a directory are known."""
 
     def directory_missing(self, path: str, directory_id: Uuid | None) -> None:
-        """A directory that was late did not come: it is offline."""
+        """Take a late directory offline that did not answer in time."""
 
     def refuse(self, reason: str) -> None:
-        """The directories cannot be used as they are: end the process."""
+        """End the process, because the directories cannot be used."""
 
 
 class Loading:
@@ -79,7 +79,7 @@ class Loading:
         self._log = log
 
     async def run(self) -> None:
-        """Until all directories are loaded, or have failed."""
+        """Load all directories; return when each is loaded or has failed."""
         async with asyncio.TaskGroup() as tasks:
             for directory in self._opened.start_up.all:
                 if directory.directory_id in self._opened.loading | self._opened.unprepared:

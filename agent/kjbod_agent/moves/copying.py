@@ -1,4 +1,4 @@
-"""Copies a replica from one log directory to another, through the workers of both, and proves that they are equal.
+"""Copy of a replica from one log directory to another, through the workers of both, with a proof that both are equal.
 
 The future replica is brought up to the source in *passes* (:meth:`ReplicaCopy.catch_up`), however the source changes
 between and during them. One pass, file by file in the order of base offsets:
@@ -128,7 +128,7 @@ class Throttle:
             self._changed = asyncio.Event()
 
     async def take(self, nbytes: int) -> None:
-        """Wait until so many bytes may pass. A cancelled wait has taken nothing."""
+        """Wait until this many bytes may pass. A cancelled wait uses nothing of the limit."""
         if self._rate is None:
             return
         async with self._turn:
@@ -406,7 +406,7 @@ class ReplicaCopy:
         await self._read_again(job, end)
 
     async def _verify_all(self, job: _Job, due: Mapping[int, Piece]) -> None:
-        """Read back what was written, and made durable afterwards."""
+        """Read back pieces that were written and made durable."""
         for offset, piece in due.items():
             await self._verify(job.status.name, offset, piece)
 
@@ -532,7 +532,7 @@ class ReplicaCopy:
         await self._at_destination(finishing)
 
     async def _verify(self, file: str, offset: int, piece: Piece) -> None:
-        """Read a piece back from the medium and compare."""
+        """Read a piece back from the medium and compare it."""
         found = await self._checksum(file, offset, piece.length)
         if (found.length, found.crc) != (piece.length, piece.crc):
             call = f"comparison of {self._destination_name}/{file} at {offset}"

@@ -88,7 +88,7 @@ class State(enum.StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing happens any more."""
+        """Whether the move has ended."""
         return self in ENDS
 
 
@@ -305,7 +305,7 @@ TABLE: Final[Mapping[tuple[State, Event], Step]] = {
 
 
 def step(state: State, event: Event) -> Step:
-    """The next state, and what is to be done at once."""
+    """Return the next state, and the effects to carry out at once."""
     return TABLE[state, event]
 
 
@@ -393,7 +393,7 @@ class Future(enum.Enum):
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """Facts by which AlterReplicaLogDirs is judged, for one partition.
+    """Facts that decide the answer to AlterReplicaLogDirs, for one partition.
 
     Attributes:
         name_bytes: length of the name that its future replica would have.
