@@ -67,7 +67,7 @@ Job = Callable[[], Awaitable[None]]
 
 WORK_TIMEOUT_MS: Final = 30_000
 AGAIN_MS: Final = 200
-"""Between two passes over a source that has changed meanwhile."""
+"""Time between two passes over a source that changes."""
 RETRY_MS: Final = 1_000
 """After an error."""
 _OF_THE_MOVE: Final = frozenset({Meaning.NAME, Meaning.CONFIGURATION, Meaning.ROOM})
@@ -156,7 +156,7 @@ class MoveOwner(Protocol):
         recorded that; False: there is nothing to wait for."""
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
-        """The kernel refused something in a directory."""
+        """Report that the kernel refused an operation in a directory."""
 
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
         """Reason not to trust what was read in a directory since that moment (monotonic), in words that follow its
@@ -169,7 +169,7 @@ class MoveOwner(Protocol):
         """Directories that are to get no new replicas."""
 
     def room(self, directory_id: Uuid) -> moves.Room | None:
-        """The file system of a directory as last seen; None: it was not."""
+        """The file system of a directory as last seen; None: the file system was never seen."""
 
 
 class _Move(Struct, eq=False):
@@ -301,7 +301,8 @@ class Mover:
         return judgement.code
 
     def space(self, path: str) -> tuple[moves.Room, int] | None:
-        """The file system of a directory, and how many bytes are on their way to it. None: nobody has seen it."""
+        """The file system of a directory, and how many bytes moves will still write there. None: the file system was
+        never seen."""
         destination = self._directories().get(path)
         room = None if destination is None else self._owner.room(destination)
         if room is None:
@@ -338,7 +339,7 @@ class Mover:
     # ----------------------------------------------------------------------------------------------------- what happens
 
     def resume(self, wanted: Wanted, directory_id: Uuid, future_name: str) -> None:
-        """A future replica was found: go on with its move."""
+        """Continue the move of a future replica that was found."""
         partition = wanted.partition
         if partition in self._moves or self._closed or directory_id in self._failed:
             return
@@ -346,7 +347,7 @@ class Mover:
         self._add(_Move(partition, wanted.topic, None, directory_id, future_name, State.FOUND))
 
     def acknowledged(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
-        """The controller has recorded this directory for a replica."""
+        """Note that the controller has recorded this directory for a replica."""
         self._answered(partition, directory_id, Event.ACKNOWLEDGED)
 
     def refused(self, partition: TopicIdPartition, directory_id: Uuid) -> None:
@@ -379,7 +380,7 @@ class Mover:
         self._feed(move, event, f"{self._path(directory_id)} failed")
 
     def directory_replaced(self, directory_id: Uuid) -> None:
-        """A directory that had failed was loaded again: moves may use it."""
+        """Let moves use a directory that had failed, and was loaded again."""
         self._failed.discard(directory_id)
 
     def follow(self, updates: Iterable[Update], *, proven: bool = True) -> None:
@@ -397,7 +398,7 @@ class Mover:
     # --------------------------------------------------------------------------------------------------------- its life
 
     async def run(self) -> None:
-        """Move until cancelled."""
+        """Carry out moves until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for move in self._moves.values():
@@ -409,7 +410,7 @@ class Mover:
             self._tasks = None
 
     async def close(self) -> None:
-        """The agent stops: moves stay as they are on disk, and are resumed at the next start."""
+        """Stop with the agent: moves stay as they are on disk, and are resumed at the next start."""
         self._closed = True
         for move in list(self._moves.values()):
             self._feed(move, Event.STOPPING)
@@ -453,7 +454,8 @@ class Mover:
             self._tasks.create_task(self._drive(move))
 
     def _find_source(self, move: _Move) -> None:
-        """Find what can be reached of the source of a move that was found at the start, and how far it had come."""
+        """Find the reachable part of the source of a move that was found at the start, and how far the move had
+        come."""
         inventory, online = self._placement.inventory, self._placement.inventory.online
         current = [d for d in inventory.copies(move.partition) if d in online and d != move.destination]
         left = [d for d, name in inventory.left_behind(move.partition) if name == move.source_name and d in online]
@@ -555,13 +557,13 @@ class Mover:
                 self._remove_source(move)
 
     async def _drive(self, move: _Move) -> None:
-        """Do what belongs to the state of a move until it has ended."""
+        """Do the work of each state of a move until the move has ended."""
         while not move.state.ended and self._tasks is not None:
             move.activity = self._tasks.create_task(self._act(move))
             await asyncio.wait([move.activity])
 
     async def _act(self, move: _Move) -> None:
-        """Do what belongs to the state that the move is in; returns when that was done, or is to be tried again."""
+        """Do the work of the present state of a move; return when the work is done, or must be tried again."""
         try:
             match move.state:
                 case State.MAKING:
@@ -642,7 +644,7 @@ class Mover:
             self._placement.inventory.source_gone(move.partition)
 
     async def _trouble(self, move: _Move, directory: Uuid | None, error: Exception) -> None:
-        """Something could not be done: end the move, or wait and let it try again."""
+        """Handle a failed step: end the move, or wait and let the move try again."""
         move.attempts += 1
         if isinstance(error, DamagedLog):
             self._feed(move, Event.GIVEN_UP, str(error))

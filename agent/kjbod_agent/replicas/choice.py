@@ -50,7 +50,7 @@ Policy = Literal["replicas", "free-bytes", "weighted"]
 SEGMENT_BYTES: Final = 1 << 30
 """What a replica is expected to take on a host that has none: one segment (the default of ``log.segment.bytes``)."""
 GROWTH_MS: Final = 3_600_000
-"""For so long a new replica is expected to grow to the size of the others."""
+"""Time in which a new replica is expected to grow to the size of the others."""
 LESS_PERCENT: Final = 5
 """A directory that was nearly full is so until it is used to so many points less than makes it nearly full, or to half
 of that where it is less than these points."""
@@ -184,7 +184,7 @@ class Chooser:
         self._sizes = self._mean_sizes(sites, counts)
 
     def is_cordoned(self, directory_id: Uuid) -> bool:
-        """Whether a person said that nothing new belongs there."""
+        """Whether a person said that this directory gets no new replicas."""
         return self._sites.get(directory_id, _UNKNOWN).cordoned
 
     def is_nearly_full(self, directory_id: Uuid) -> bool:
@@ -202,7 +202,7 @@ class Chooser:
             self._expected.setdefault(directory_id, _Expected()).add(self._now_ms, size)
 
     def free_bytes(self, directory_id: Uuid) -> int | None:
-        """Bytes that are free after all that is still to come; below zero when it does not fit. None: not known."""
+        """Free bytes after all expected data has been written; below zero if the data does not fit. None: not known."""
         site = self._sites.get(directory_id, _UNKNOWN)
         if site.capacity is None:
             return None
@@ -223,7 +223,7 @@ class Chooser:
         return min(candidates, key=candidates.__getitem__)
 
     def _emptier_first(self, directory: Uuid) -> tuple[bool, int]:
-        """Directories whose capacity nobody knows come last."""
+        """Directories with unknown capacity come last."""
         free = self.free_bytes(directory)
         return (True, 0) if free is None else (False, -free)
 

@@ -67,7 +67,7 @@ REVIEWS_PER_SLICE: Final = 500
 LOADS_PER_SLICE: Final = 5_000
 """Partitions of the cluster that are looked at in one go; one costs a hundredth of a review."""
 _UNMARKED: Final = ("", "future")
-"""Suffixes of replica directories that nobody has marked."""
+"""Suffixes of replica directories without a mark."""
 _SUFFIXES: Final = (*_UNMARKED, "stray", "delete")
 SITES_FRESH_MS: Final = 1_000
 """For so long what is known of the directories is good enough to choose by."""
@@ -89,7 +89,8 @@ DELETE_DELAY_MS: Final = 60_000
 
 
 class Vanished(NamedTuple):
-    """A replica that somebody else has removed or displaced: where it was, and words that follow its path."""
+    """A replica that a person or another program has removed or displaced: its directory, and words that follow the
+    path."""
 
     path: str
     reason: str
@@ -108,17 +109,17 @@ class PlacementOwner(Protocol):
         """A replica directory was made."""
 
     def resume_move(self, wanted: Wanted, directory_id: Uuid, future_name: str) -> None:
-        """A future replica was found: the mover takes it from here (``Inventory.begin_move``). Asked again with each
-        review as long as it does not."""
+        """Hand a found future replica to the mover (``Inventory.begin_move``). Repeated with each review until the
+        mover takes the replica."""
 
     def work_failed(self, directory_id: Uuid, error: DirectoryError) -> None:
-        """The kernel refused something in a directory."""
+        """Report that the kernel refused an operation in a directory."""
 
     def doubt(self, directory_id: Uuid, since_ms: int) -> str | None:
         """Reason not to rely on a directory, as :class:`kjbod_agent.moves.mover.MoveOwner` says; None: it is."""
 
     def refuse(self, reason: str, *, config: bool = False) -> None:
-        """The directories cannot be used as they are: end the process. ``config``: no restart can help."""
+        """End the process, because the directories cannot be used as they are. ``config``: no restart can help."""
 
     def settled(self) -> None:
         """All reviews and creations that were due are done."""
@@ -225,7 +226,7 @@ class Placement:
     _taken: dict[TopicIdPartition, str] = dataclasses.field(default_factory=dict)
     """Replicas that cannot be made because something else has their name, with what has it."""
     _vanished: dict[TopicIdPartition, Vanished] = dataclasses.field(default_factory=dict)
-    """Replicas that somebody else has removed, or put something else in the place of."""
+    """Replicas that a person or another program has removed or replaced."""
     _looked: dict[Uuid, int] = dataclasses.field(default_factory=dict)
     """How many replicas of each directory the looks have read so far, round and round."""
     _refusals: dict[TopicIdPartition, int] = dataclasses.field(default_factory=dict)
@@ -261,7 +262,7 @@ class Placement:
 
     @property
     def busy(self) -> bool:
-        """Whether a review or a creation is outstanding; those that fail on and on do not count."""
+        """Whether a review or a creation is outstanding. Creations that fail repeatedly do not count."""
         if self._chores or self._waiting or self._postponed:
             return True
         for partitions in (self._due, self.inventory.creating, self._retrying):
@@ -274,7 +275,7 @@ class Placement:
 
     @property
     def unmade(self) -> Mapping[TopicIdPartition, Unmade]:
-        """Replicas that could not be made so far, the first one to fail first."""
+        """Replicas that could not be made so far, in the order of their first failure."""
         return self._unmade
 
     @property
@@ -322,7 +323,7 @@ class Placement:
         return self._refusals.get(partition, 0) >= max(1, len(self.inventory.online))
 
     async def run(self) -> None:
-        """Review and work until cancelled."""
+        """Review replicas, and work on directories, until cancelled."""
         async with asyncio.TaskGroup() as self._tasks:
             for work in self._work.values():
                 self._tasks.create_task(work.run())
@@ -373,7 +374,7 @@ class Placement:
     # ---- what happens
 
     def publish(self, image: MetadataImage) -> None:
-        """The first metadata are complete: review every replica."""
+        """Review every replica, because the first metadata are complete."""
         self.published = True
         self._image = image
         self._delays = _topic_delays(image)
@@ -434,7 +435,7 @@ class Placement:
         return updates
 
     def keep(self, leaving: DepartingReplica) -> None:
-        """Make a stray of what another history than that of the metadata had as a replica."""
+        """Make a stray of a replica that belongs to another history than that of the metadata."""
         self.deletions.set_aside(leaving, NO_LONGER_THERE)
 
     def fail(self, directory_id: Uuid) -> list[TopicIdPartition]:
@@ -838,7 +839,7 @@ class Placement:
                 self._leave(decision)
 
     def _note_taken(self, decision: Decision) -> None:
-        """Say once what has the name of a replica that is therefore not made."""
+        """Log once which object has the name of a replica, so that the replica is not made."""
         wanted = decision.wanted
         if not decision.taken:
             self._taken.pop(wanted.partition, None)

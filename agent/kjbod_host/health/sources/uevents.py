@@ -49,7 +49,8 @@ class Uevent(Struct, frozen=True):
 
 
 def parse_uevent(message: bytes) -> Uevent | None:
-    """A message ``action@devpath NUL KEY=VALUE NUL ...``; None when it is not about a block device or has no form."""
+    """Parse a message ``action@devpath NUL KEY=VALUE NUL ...``; None: the message is malformed, or not about a block
+    device."""
     head, *pairs = message.rstrip(b"\0").decode("utf-8", "replace").split("\0")
     variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if "@" not in head or variables.get("SUBSYSTEM") != "block":
