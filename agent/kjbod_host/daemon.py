@@ -206,8 +206,8 @@ class Daemon:
         self.spawn(self.usage.run())
 
     async def open_control(self, config: Config, handlers: Mapping[str, Handler], files: FileProcess) -> None:
-        """Open the control socket, and make it again when it is removed. Where that fails it is only logged: a daemon
-        watches its disks without it.
+        """Open the control socket, and make the socket again when it is removed. A failure is only logged: a daemon
+        watches its disks without the socket.
 
         Args:
             config: where, and whose.

@@ -68,12 +68,12 @@ class DepartingReplica(Struct, frozen=True):
 
     @property
     def replica_name(self) -> str:
-        """The name of the current replica that it is, or was; the topic may be cut where it has a suffix."""
+        """Name of the replica without suffix. The topic may be cut if the directory's name has a suffix."""
         return f"{self.topic}-{self.partition}"
 
     @property
     def has_replica_name(self) -> bool:
-        """Whether it takes the name of a current replica: it has no suffix."""
+        """Whether the directory takes the name of a current replica: its name has no suffix."""
         parsed = parse_replica(self.name)
         return parsed is not None and not parsed[2]
 
@@ -124,9 +124,9 @@ class Deletions(Struct):
     strays: dict[tuple[Uuid, str], Stray] = field(default_factory=dict)
     """By directory and name."""
     remembered: dict[tuple[Uuid, str], Note] = field(default_factory=dict)
-    """Of earlier processes, as long as nobody knows whether they still lie there."""
+    """Strays of earlier processes, as long as it is unknown whether they still exist."""
     _due: list[tuple[float, int, Uuid, str, Uuid | None, bool]] = field(default_factory=list)
-    """When, an order, directory, name, topic id, and whether a copy must be in its place then."""
+    """Time, order, directory, name, topic id, and whether the removal needs a copy in the replica's place."""
     _checked: dict[tuple[Uuid, str], Uuid | None] = field(default_factory=dict)
     """Topic id of those that are due and whose successor is being looked at."""
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -135,7 +135,7 @@ class Deletions(Struct):
     """When :attr:`_timer` is due. A handle need not know it: uvloop's do not, for what is due at once."""
     _drops: dict[Uuid, set[tuple[str, int]]] = field(default_factory=dict)
     _tried: dict[tuple[Uuid, str], str] = field(default_factory=dict)
-    """The new name of a rename that failed: without an answer it may have happened, or happen yet."""
+    """New name of each failed rename. A rename without an answer may have happened, or may still happen."""
 
     # ---- what is deleted
 
@@ -167,8 +167,8 @@ class Deletions(Struct):
             self.delete_later(leaving.directory_id, new_name, leaving.topic, leaving.topic_id)
 
     def delete_later(self, directory_id: Uuid, name: str, topic: str, topic_id: Uuid | None) -> None:
-        """Remove a ``-delete`` directory after the delay of its topic, if its successor is well then, where it has
-        one."""
+        """Remove a ``-delete`` directory after the delay of its topic. A successor, if there is one, must be well
+        then."""
         if not self._is_kept(directory_id, name, topic_id):
             self._push(self.delay_ms(topic), directory_id, name, topic_id, replaced=True)
 
@@ -252,7 +252,7 @@ class Deletions(Struct):
             self._push(AGAIN_MS, directory_id, name, topic_id, replaced=True)
 
     async def _check(self, directory_id: Uuid, name: str, topic_id: Uuid | None, successor: Successor) -> None:
-        """Whether the copy in its place answers, and has data."""
+        """Check whether the copy in the directory's place answers, and has data."""
         try:
             agent = self.works[successor.directory_id].agent
             sizes = await agent.replica_sizes([successor.name], suffix=".log", timeout_ms=WORK_TIMEOUT_MS)

@@ -31,11 +31,11 @@ class Wanted(Struct, frozen=True):
     topic: str
     assigned: Uuid
     new: bool
-    """It became this broker's while this process was running: no directory can hold a copy that counts."""
+    """The broker got the replica while this process was running: no directory can hold a copy that counts."""
 
     @property
     def name(self) -> str:
-        """The name of its directory."""
+        """Name of the replica's directory."""
         return f"{self.topic}-{self.partition.partition}"
 
 
@@ -44,7 +44,7 @@ class Claim(Struct, frozen=True):
 
     Attributes:
         reason: why not, in words that follow its path.
-        is_directory: whether it is one: only then it can be renamed.
+        is_directory: whether the object is a directory: only a directory can be renamed.
         misnamed: whether its name alone is the matter.
         topic_id: of one that is misnamed.
     """
@@ -71,7 +71,7 @@ class Claim(Struct, frozen=True):
 
 
 class StrayCopy(Struct, frozen=True):
-    """A copy that does not count: to be renamed to ``-stray``. It is no longer in the inventory."""
+    """A copy that does not count, and must be renamed to ``-stray``. The copy is no longer in the inventory."""
 
     directory_id: Uuid
     name: str
@@ -93,7 +93,7 @@ class Decision(Struct, frozen=True):
     """For RESUME: the name of the future replica."""
     aside: tuple[StrayCopy, ...] = ()
     taken: bool = False
-    """Whether it is not made because its name is taken; ``why`` says by what, and what to do."""
+    """Whether the replica is not made because its name is taken. ``why`` names the other object, and the remedy."""
 
 
 class Comparison(Struct, frozen=True):

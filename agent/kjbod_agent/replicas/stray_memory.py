@@ -49,7 +49,7 @@ class StrayMemory:
             return {}
 
     def parse(self, content: bytes) -> dict[tuple[Uuid, str], Note]:
-        """Notes in the file's bytes; empty where they cannot be used."""
+        """Parse the notes in the file's bytes; empty if they cannot be used."""
         try:
             document = parse_document(content)
             if document["version"] != 1 or document["node_id"] != self._node_id:
@@ -93,7 +93,7 @@ class StrayWriter:
         memory: the file.
         write: writes it.
         notes: gives what is to be remembered now.
-        failed: gets the reason when it could not be written; the next change tries again.
+        failed: gets the reason when the file could not be written; the next change tries again.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class StrayWriter:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """There is something new to remember."""
+        """Ask for a write, because the notes have changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write changed notes until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()

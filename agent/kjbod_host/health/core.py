@@ -494,7 +494,8 @@ class HostHealth:
         self._at(0 if watched.woken else watched.due_ms, watched)
 
     def _late_answer(self, watched: Watched, answer: LateAnswer, now_ms: int) -> None:
-        """The kernel let go. A success says little about now: the next probe does; an error is one."""
+        """Handle a late answer of the kernel. A late success says little about the present: the next probe decides. A
+        late error counts as an error."""
         watched.freed(now_ms, well=answer.error is None)
         own_work = answer.operation != "probe"
         if not own_work:

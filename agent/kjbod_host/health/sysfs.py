@@ -121,7 +121,7 @@ def read_counters(device: BlockDevice, sys: Path = SYS) -> BlockCounters | None:
 
 
 def _counters_of(name: str, sys: Path) -> BlockCounters | None:
-    """Counters of one device. They are read all the time: no pathlib here, and nothing is taken apart twice."""
+    """Read the counters of one device. This runs very often: it uses no pathlib, and parses no content twice."""
     content = _content(f"{sys}/block/{name}/stat")
     errors = _content(f"{sys}/block/{name}/device/ioerr_cnt") if name.startswith("sd") else b""
     return _parse(content, errors)
