@@ -1,5 +1,5 @@
-"""Calls that may block, in threads of their own: files that may lie on a disk that hangs, name servers and KDCs that
-may not answer. A thread is a daemon's, and nobody waits for it at the end of the process."""
+"""Run calls that may block in threads of their own: files on a disk that hangs, name servers and KDCs that do not
+answer. The threads are daemon threads, so the process does not wait for them at its end."""
 
 import asyncio
 import contextlib
@@ -14,18 +14,19 @@ from kjbod.errors import KjbodError
 
 T = TypeVar("T")
 CALLS_MAX: Final = 16
-"""Calls at a time, those that nobody waits for any more included; others wait for their turn."""
+"""Maximum number of calls at a time, including calls whose caller has given up. Further calls wait."""
 LOST_AFTER_S: Final = 30.0
-"""So long behind its time limit a call is lost: its turn is another one's, its thread stays for as long as it does."""
+"""A call that is this long past its time limit counts as lost. Another call gets its slot; its thread stays until the
+call ends."""
 LOST_MAX: Final = 48
-"""Calls that count as lost at a time; with more, others wait until one has ended."""
+"""Maximum number of lost calls at a time. With more, new calls wait until a lost call ends."""
 
 
 def in_thread(work: Callable[[], T], trouble: str = "TLS cannot be set up") -> Future[T]:
-    """The result of ``work``, or the reason why there is none as a :class:`KjbodError`; ``trouble``: what goes wrong
-    where the reason is another one, no memory for example."""
+    """Run ``work`` in a daemon thread and return a future of its result, or of a :class:`KjbodError` with the reason.
+    ``trouble`` begins the message of an error that is no :class:`KjbodError`, for example no memory."""
     answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()  # who gives up does not cancel it
+    answer.set_running_or_notify_cancel()  # a caller that gives up does not cancel the call
 
     def run() -> None:
         try:
@@ -45,8 +46,8 @@ def in_thread(work: Callable[[], T], trouble: str = "TLS cannot be set up") -> F
 
 
 def on_this_loop(answer: Future[T]) -> asyncio.Future[T]:
-    """``answer`` for whoever awaits it here, and may give up waiting: a failure that nobody hears is no bug, and a loop
-    that has ended before is none either."""
+    """Return a future of this event loop with the result of ``answer``. A caller may give up waiting: an unread failure
+    is not logged, and an event loop that has ended is no error."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[T] = loop.create_future()
 
@@ -58,7 +59,7 @@ def on_this_loop(answer: Future[T]) -> asyncio.Future[T]:
             found.set_result(answer.result())
         else:
             found.set_exception(error)
-            found.exception()  # else one that nobody awaits any more is logged as a bug
+            found.exception()  # otherwise asyncio logs a failure without a waiter as a bug
 
     def tell(_: object) -> None:
         with contextlib.suppress(RuntimeError):
@@ -71,8 +72,8 @@ def on_this_loop(answer: Future[T]) -> asyncio.Future[T]:
 class Aside:
     """Calls of one event loop that may block, at most :data:`CALLS_MAX` at a time.
 
-    A file on a mount that hangs keeps its thread for good, also when another one has taken the mount's place: without
-    an end to that, some such calls would be the last ones.
+    A call on a mount that hangs keeps its thread for good, even after a new disk is mounted there. Without a limit for
+    lost calls, a few such calls would block all others.
     """
 
     def __init__(self) -> None:
@@ -80,10 +81,11 @@ class Aside:
         self._lost = 0
 
     async def run(self, work: Callable[[], T], trouble: str, *, timeout_ms: int) -> T:
-        """The result of ``work``. After ``timeout_ms``, the wait for its turn included, it goes on without us.
+        """Return the result of ``work``. After ``timeout_ms``, including the wait for a slot, the call continues
+        without its caller.
 
         Raises:
-            KjbodError: of ``work``, or that there was no result in time.
+            KjbodError: ``work`` raised it, or there was no result in time.
         """
         loop, turn = asyncio.get_running_loop(), None
         try:
@@ -117,8 +119,8 @@ class Aside:
 
 
 class _Turn(Struct):
-    """A call's."""
+    """Slot of a call."""
 
     ended: bool = False
     lost: bool = False
-    """Whether its turn is another one's."""
+    """Whether the slot was given to another call."""

@@ -1,4 +1,4 @@
-"""Certificates of a process: until when each is valid, and whether its files can still be read. Pure."""
+"""Certificates of a process: the time until which each is valid, and whether its files can still be read. Pure."""
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -9,17 +9,15 @@ from msgspec import Struct
 from kjbod.units import moment
 
 ENDS_SOON: Final = timedelta(days=7)
-"""Who has not renewed a certificate by then should look why: what renews them does so weeks before."""
+"""A certificate that ends within this time was probably not renewed. Tools renew certificates weeks before
+their end."""
 
 
 class Certificate(Struct, frozen=True):
-    """A certificate of ours, or the certificates that we trust where there is none.
+    """Certificate of this process, or its truststore where it has no certificate of its own.
 
     Attributes:
-        key: of its store, as ``ssl.keystore.location``.
-        path: of its file; empty where it stands in the configuration.
-        not_after_ms: its end, milliseconds since 1970; None: there is none of ours, or it was not read yet.
-        not_renewed: why its file, as it is now, is not in use; empty: it is.
+        key: key of its store, as ``ssl.keystore.location``.
     """
 
     key: str
@@ -29,12 +27,12 @@ class Certificate(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """``ssl.keystore.location=/etc/kafka/host.pem``, or the key alone."""
+        """Return ``ssl.keystore.location=/etc/kafka/host.pem``, or the key alone."""
         return f"{self.key}={self.path}" if self.path else self.key
 
 
 class HasCertificate(Protocol):
-    """Security of connections, as it is looked at."""
+    """The part of a connection's security that certificates are read from."""
 
     @property
     def certificate(self) -> Certificate | None: ...
@@ -43,18 +41,18 @@ class HasCertificate(Protocol):
 
 
 class Certificates:
-    """All certificates of a process, by what they are for."""
+    """All certificates of a process, by their use."""
 
     def __init__(self) -> None:
         self._all: list[tuple[str, HasCertificate]] = []
         self._others: list[Certificates] = []
 
     def add(self, use: str, security: HasCertificate) -> None:
-        """Look at these too: ``use`` is ``controllers``, or the name of a listener."""
+        """Add the certificates of ``security``. ``use`` is ``controllers``, or the name of a listener."""
         self._all.append((use, security))
 
     def include(self, others: "Certificates") -> None:
-        """Show these too, of another half of the process, which looks at them itself."""
+        """Show the certificates of another half of the process too; that half checks them itself."""
         self._others.append(others)
 
     def _shown(self) -> Iterator[tuple[str, HasCertificate]]:
@@ -63,7 +61,7 @@ class Certificates:
             yield from others._shown()
 
     def now(self) -> dict[Certificate, list[str]]:
-        """Certificates, and what each is for; those of the same file once."""
+        """Return the certificates and the uses of each. Uses with the same file are one certificate."""
         found: dict[Certificate, list[str]] = {}
         for use, security in self._shown():
             if (certificate := security.certificate) is not None:
@@ -71,11 +69,11 @@ class Certificates:
         return found
 
     def reasons(self, wall_ms: int) -> list[str]:
-        """Reasons why somebody should look, for the condition of a daemon."""
+        """Return the reasons why an operator should act, for the condition of a daemon."""
         return [reason for certificate in self.now() for reason in _reasons(certificate, wall_ms)]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """For ``kjbod status``, the first to end first."""
+        """Return the certificates for ``kjbod status``, the earliest end first."""
         rows = [
             {
                 "key": one.key,
@@ -89,18 +87,18 @@ class Certificates:
         return sorted(rows, key=lambda row: (row["not_after_ms"] is None, row["not_after_ms"] or 0))
 
     def ends(self) -> Iterator[tuple[str, str, int]]:
-        """Use, store and end in milliseconds since 1970 of each that has one."""
+        """Yield use, store and end in milliseconds since 1970 of each certificate that has an end."""
         for one, uses in self.now().items():
             if one.not_after_ms is not None:
                 yield from ((use, one.name, one.not_after_ms) for use in uses)
 
     def __iter__(self) -> Iterator[HasCertificate]:
-        """Everything that was added here."""
+        """Iterate over everything that was added."""
         return iter([security for _, security in self._all])
 
 
 NO_CERTIFICATES: Final = Certificates()
-"""Of a process without TLS."""
+"""Certificates of a process without TLS."""
 
 
 def _reasons(one: Certificate, wall_ms: int) -> Iterable[str]:

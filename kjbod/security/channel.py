@@ -1,8 +1,8 @@
-"""Security of connections to one kind of server, as a connection asks for it: TLS made of files that may change, and a
-login that may be needed again.
+"""Security of connections to one kind of server: TLS from files that may change, and logins that may have to be
+repeated.
 
-Files are read in a thread of their own, never on the event loop: they may lie on a disk that hangs. While they cannot
-be read, or are half written, the certificates from before go on to be used.
+Files are read in a thread, never on the event loop: they may be on a disk that hangs. While files cannot be read, or
+are half written, the last good certificates stay in use.
 """
 
 import asyncio
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
     from kjbod.security.sasl import ClientMechanism
 
 PATIENCE_MS: Final = 100
-"""How long files that were read before may take to be looked at again: a fence waits for it."""
+"""Time in which files that were read before are checked again. The limit is short because a fence waits for it."""
 FAILED_FOR_MS: Final = 60_000
-"""After so long files that could not be used are read again, although they look as they did."""
+"""After this time, files that could not be used are read again even if they look unchanged."""
 EXPIRES_SOON: Final = timedelta(days=30)
-"""Before the end of its time a certificate of ours is named."""
+"""A certificate of ours whose end is nearer than this is logged."""
 NAMED_EVERY_MS: Final = 24 * 3_600_000
-"""And then again."""
+"""Interval between two log lines about such a certificate."""
 LOOK_INTERVAL_S: Final = 3600.0
 LOOK_TIMEOUT_MS: Final = 60_000
 _NONCE_BYTES: Final = 24
 _log = structlog.get_logger("kjbod.security")
 
 Stamp = tuple[tuple[int, int, int, int, int] | None, ...]
-"""Device, inode, size and both times of change of each file; None: it is not there."""
+"""Device, inode, size and both times of change of each file; None: the file does not exist."""
 
 
 class Security:
     """Security of the connections to one kind of server.
 
     Args:
-        settings: of them.
+        settings: settings of the connections.
         rng: for nonces.
-        make: TLS from its settings; blocks.
+        make: makes the TLS context and the end of its certificate from the settings; blocks.
         clock: tells how long certificates are valid.
-        fresh_ms: for so long after a look at the files nobody looks again.
+        fresh_ms: time after a check of the files in which they are not checked again.
 
     Attributes:
-        expires_at: until when our own certificate is valid; None: there is none, or it was not read yet.
+        expires_at: end of our own certificate's validity; None: no certificate, or not read yet.
     """
 
     def __init__(
@@ -89,19 +89,19 @@ class Security:
         self._tokens: Tokens | None = None
 
     def load(self) -> None:
-        """Read the files, for a start. Blocks.
+        """Read the files at the start of the process. Blocks.
 
         Raises:
-            KjbodError: one cannot be used; one line.
+            KjbodError: a file cannot be used; one line.
         """
         if self.settings.tls is not None:
             self._renew(self.settings.tls)
 
     async def context(self, *, timeout_ms: int) -> ssl.SSLContext | None:
-        """TLS as the files have it now; None where the protocol has none.
+        """Return TLS from the current files; None if the protocol has no TLS.
 
         Raises:
-            KjbodError: a file cannot be used, or was not read in time, and none could before.
+            KjbodError: a file cannot be used, or was not read in time, and no earlier version was usable.
         """
         tls = self.settings.tls
         if tls is None:
@@ -120,16 +120,16 @@ class Security:
             if self._context is None:
                 stores = [store.key for store in (tls.keystore, tls.truststore) if store is not None and store.path]
                 raise KjbodError(f"{tls.source}: {' and '.join(stores)} not read within {timeout_ms} ms") from None
-            return self._context  # the look goes on
+            return self._context  # the check continues in its thread
         except KjbodError:
             if self._context is None:
                 raise
-            return self._context  # why was said when it was found out
+            return self._context  # the reason was logged when it was found
         return context
 
     @property
     def certificate(self) -> Certificate | None:
-        """Our certificate, or what we trust where there is none; None: there is no TLS."""
+        """Return our certificate, or our truststore if we have no certificate; None: no TLS."""
         tls = self.settings.tls
         store = None if tls is None else tls.keystore or tls.truststore
         if store is None:
@@ -138,7 +138,7 @@ class Security:
         return Certificate(store.key, store.path or "", ends, self._failure)
 
     async def look(self, *, timeout_ms: int) -> None:
-        """Find out whether the files have changed, and name a certificate that is near its end.
+        """Check whether the files have changed, and log a certificate that ends soon.
 
         Raises:
             KjbodError: as :meth:`context`.
@@ -148,11 +148,11 @@ class Security:
             self._warn_of_end(self.settings.tls)
 
     async def mechanism(self, host: str, *, timeout_ms: int) -> "ClientMechanism | None":
-        """The machine for one login at this host; None where the protocol has no SASL.
+        """Return the state machine for one login at this host; None if the protocol has no SASL.
 
         Raises:
-            LoginUnavailable: a token is needed, and there is none now, or none in time.
-            KjbodError: there will be none before somebody has changed something.
+            LoginUnavailable: a token is needed, and none is available now or in time.
+            KjbodError: no token is possible until the configuration is changed.
         """
         login = self.settings.login
         if login is None:
@@ -173,17 +173,17 @@ class Security:
         return client_mechanism(login, self._rng.randbytes(_NONCE_BYTES).hex())
 
     def not_believed(self) -> None:
-        """Note that a server has refused our login: neither a token nor a ticket is shown again and again."""
+        """Note that a server refused our login, so that the same token or ticket is not sent again and again."""
         if self._tickets is not None:
             self._tickets.doubt()
         if self._tokens is not None:
             self._tokens.not_believed()
 
     async def step(self, mechanism: "ClientMechanism", work: Callable[[], T]) -> T:
-        """The result of a step of a mechanism; of one that blocks in a thread.
+        """Return the result of a step of a mechanism. A step that may block runs in a thread.
 
         Raises:
-            KjbodError: of the step, or it took too long.
+            KjbodError: the step failed or took too long.
         """
         if not mechanism.blocks:
             return work()
@@ -200,12 +200,12 @@ class Security:
         return self._tokens
 
     def _renew(self, tls: Tls) -> ssl.SSLContext:
-        """TLS, made anew where a file has changed; what cannot be used is told and read once."""
+        """Return TLS, and make it anew if a file has changed. Files that cannot be used are logged and read once."""
         from kjbod.security.contexts import files_of
 
         stamp = tuple(map(_stamp, files_of(tls)))
         if self._context is not None and stamp == self._stamp:
-            self._failed_stamp, self._failure = None, ""  # what could not be used was put back
+            self._failed_stamp, self._failure = None, ""  # the unusable file was replaced by the one in use
             return self._context
         if self._context is not None and self._has_just_failed(stamp):
             return self._context
@@ -232,7 +232,7 @@ class Security:
         self._failed_stamp, self._failure, self._failed_ms = stamp, reason, self._clock.monotonic_ms()
 
     def _made(self, tls: Tls) -> tuple[ssl.SSLContext, datetime | None]:
-        """TLS, and until when our certificate is valid; one that has ended does not take the place of another one.
+        """Return TLS and the end of our certificate. An expired certificate does not replace the one in use.
 
         Raises:
             KjbodError: a file cannot be used.
@@ -262,10 +262,10 @@ class Security:
 
 
 async def look_again(certificates: Certificates) -> None:
-    """Look at all certificates, again and again; what is to be said is said where it is found.
+    """Check all certificates periodically. Problems are logged by each check.
 
-    A process that nobody connects to anew reads no file: it would neither take a renewed certificate nor name one that
-    ends.
+    A process without new connections reads no file. Without these checks it would not notice a renewed certificate or
+    one that ends.
     """
     while True:
         await asyncio.sleep(LOOK_INTERVAL_S)
@@ -293,4 +293,4 @@ def _stamp(path: str) -> tuple[int, int, int, int, int] | None:
 
 
 NO_SECURITY: Final = Security()
-"""Of plain text."""
+"""Security of plain-text connections."""

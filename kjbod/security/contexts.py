@@ -1,10 +1,10 @@
-"""TLS of Python's ssl as ``ssl.*`` keys of Kafka say (``DefaultSslEngineFactory`` of 4.3.1). Blocking code: it reads
-files, and may run keytool.
+"""Make TLS contexts of Python's ssl from Kafka's ``ssl.*`` keys (``DefaultSslEngineFactory`` of 4.3.1). Blocking code:
+it reads files and may run keytool.
 
-Java and OpenSSL differ in three ways that matter here. Java trusts each certificate of a truststore, and OpenSSL only
-those that vouch for themselves: it is told to (``X509_V_FLAG_PARTIAL_CHAIN``). Java has one list of cipher suites for
-all versions of TLS, OpenSSL two: a version for which a list has no suite is not offered. And Python 3.11 cannot choose
-among the suites of TLS 1.3: those in a list say that TLS 1.3 may be used, with any of OpenSSL's suites for it.
+Java and OpenSSL differ in three ways. Java trusts each certificate of a truststore, OpenSSL by default only self-signed
+ones; ``X509_V_FLAG_PARTIAL_CHAIN`` changes that. Java has one list of cipher suites for all versions of TLS, OpenSSL
+two: a version without a suite in the list is not offered. Python 3.11 cannot choose among the suites of TLS 1.3: any of
+them in the list allows TLS 1.3 with all of OpenSSL's suites for it.
 """
 
 import re
@@ -18,22 +18,22 @@ from kjbod.security.tls_keys import NO_CLIENT, REQUIRED, WANTED, Tls
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFICATIONS = {NO_CLIENT: ssl.CERT_NONE, WANTED: ssl.CERT_OPTIONAL, REQUIRED: ssl.CERT_REQUIRED}
 _TLS13_SUITE = re.compile(r"TLS_(AES_(128_(GCM|CCM|CCM_8)_SHA256|256_GCM_SHA384)|CHACHA20_POLY1305_SHA256)")
-"""All that RFC 8446 has."""
+"""All suites of RFC 8446."""
 _SUITE = re.compile(r"TLS_(?P<exchange>[A-Z_]+)_WITH_(?P<cipher>[A-Z0-9_]+)")
 _RENEGOTIATION_SIGNAL = "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"
-"""Java has it among its suites; OpenSSL always sends it."""
+"""Java lists this signal as a suite; OpenSSL always sends it."""
 _CONSTRUCTED_VERSION, _UTC_TIME = 0xA0, 0x17
 """Tags of DER: ``[0]`` of a certificate's version; the time of two digits for the year."""
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """TLS for connections that we open.
+    """Return the TLS context for connections that we open.
 
-    ``tls.cipher_suites`` of TLS 1.3 are accepted and not chosen among: see the module.
+    Suites of TLS 1.3 in ``tls.cipher_suites`` are accepted but not selected: see the module.
 
     Raises:
         StoreError: a keystore or a truststore cannot be used.
-        ConfigError: so with ``ssl.enabled.protocols`` or ``ssl.cipher.suites``.
+        ConfigError: ``ssl.enabled.protocols`` or ``ssl.cipher.suites`` cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = tls.checks_name
@@ -42,7 +42,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """TLS for connections that we accept; ``tls`` has a keystore.
+    """Return the TLS context for connections that we accept. ``tls`` must have a keystore.
 
     Raises:
         StoreError, ConfigError: as :func:`client_context`; or there is no keystore.
@@ -57,14 +57,14 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 
 def files_of(tls: Tls) -> tuple[str, ...]:
-    """Files of which a change asks for a new context."""
+    """Return the files whose change requires a new context."""
     stores = [store for store in (tls.keystore, tls.truststore) if store is not None]
     paths = [path for store in stores for path in (store.path, store.key_path) if path is not None]
     return tuple(dict.fromkeys(paths))
 
 
 def expiry_of(tls: Tls) -> datetime | None:
-    """Time until which our own certificate is valid; None without a keystore, which is read for it.
+    """Return the end of our own certificate's validity, read from the keystore; None without a keystore.
 
     Raises:
         StoreError: the keystore cannot be used.
@@ -76,7 +76,7 @@ def expiry_of(tls: Tls) -> datetime | None:
 
 
 def _configure(context: ssl.SSLContext, tls: Tls) -> None:
-    """Settings that both ends have."""
+    """Apply the settings that clients and servers share."""
     context.options |= ssl.OP_NO_COMPRESSION
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _set_versions(context, tls, _set_suites(context, tls))
@@ -89,7 +89,7 @@ def _configure(context: ssl.SSLContext, tls: Tls) -> None:
 
 
 def _set_versions(context: ssl.SSLContext, tls: Tls, with_suites: frozenset[str]) -> None:
-    # Older ones stand in many a file beside these; neither Java nor OpenSSL speaks them any more.
+    # Configuration files often list older versions too. Neither Java nor OpenSSL speaks them any more.
     known = [name for name in tls.protocols if name in _VERSIONS]
     if not known:
         given = ", ".join(tls.protocols) or "nothing"
@@ -101,7 +101,7 @@ def _set_versions(context: ssl.SSLContext, tls: Tls, with_suites: frozenset[str]
 
 
 def _set_suites(context: ssl.SSLContext, tls: Tls) -> frozenset[str]:
-    """Choose the cipher suites of TLS 1.2; the answer is the versions that have suites."""
+    """Choose the cipher suites of TLS 1.2, and return the versions of TLS that have suites."""
     if not tls.cipher_suites:
         return frozenset(_VERSIONS)
     newer = {name for name in tls.cipher_suites if _TLS13_SUITE.fullmatch(name)}
@@ -116,7 +116,7 @@ def _set_suites(context: ssl.SSLContext, tls: Tls) -> frozenset[str]:
 
 
 def openssl_name(suite: str) -> str:
-    """OpenSSL's name of a cipher suite of TLS 1.2 (openssl-ciphers(1)); empty for what cannot be one.
+    """Return OpenSSL's name of a cipher suite of TLS 1.2 (openssl-ciphers(1)); empty if the name cannot be one.
 
     ``TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384`` is ``ECDHE-RSA-AES256-SHA384``: CBC is not named, RSA alone is neither,
     and no hash where the cipher has but one.
@@ -131,7 +131,7 @@ def openssl_name(suite: str) -> str:
 
 
 def _is_known(name: str) -> bool:
-    """Whether OpenSSL has this very suite: ``AES128`` for example is a name of many."""
+    """Return whether OpenSSL has exactly this suite: ``AES128``, for example, selects many."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.set_ciphers(name)
@@ -141,7 +141,7 @@ def _is_known(name: str) -> bool:
 
 
 def _not_after(certificate: bytes) -> datetime:
-    """``notAfter`` of a certificate in DER (RFC 5280): Python's ssl tells it of a peer's only."""
+    """Return ``notAfter`` of a certificate in DER (RFC 5280). Python's ssl only gives it for a peer's certificate."""
     _, at, _ = _element(certificate, 0)
     _, at, _ = _element(certificate, at)  # tbsCertificate
     tag, _, end = _element(certificate, at)
@@ -158,7 +158,7 @@ def _not_after(certificate: bytes) -> datetime:
 
 
 def _element(data: bytes, at: int) -> tuple[int, int, int]:
-    """Tag of the element of DER at ``at``, and where its content starts and ends."""
+    """Return the tag of the DER element at ``at``, and the start and end of its content."""
     length, start = data[at + 1], at + 2
     if length & 0x80:
         long_start, start = start, start + (length & 0x7F)

@@ -1,4 +1,4 @@
-"""Logins by SCRAM as the metadata have them: credentials of users (``ScramImage``, KIP-554), and delegation tokens
+"""Logins by SCRAM from the cluster metadata: credentials of users (``ScramImage``, KIP-554) and delegation tokens
 (``DelegationTokenCache``, KIP-48, KIP-900)."""
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from kjbod.security.tokens import password_of
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A delegation token, as a login.
+    """Delegation token, as a login.
 
     Attributes:
-        password: that goes with its id.
-        owner: name of the user that it stands for.
-        expires_ms: since 1970.
+        password: password that belongs to the token's id.
+        owner: name of the user whom the token represents.
+        expires_ms: end of the token, milliseconds since 1970.
     """
 
     password: str = field(repr=False)
@@ -27,24 +27,24 @@ class Token:
 
 
 class Credentials(Protocol):
-    """Users and tokens that a listener knows by SCRAM."""
+    """Users and delegation tokens that can log in by SCRAM on a listener."""
 
     def of_user(self, mechanism: str, user: str) -> ScramCredential | None:
-        """The credential of a user; None: there is none."""
+        """Return the credential of a user; None: no such user."""
 
     def of_token(self, token_id: str) -> Token | None:
-        """A delegation token; None: there is none."""
+        """Return a delegation token by its id; None: no such token."""
 
 
 class NoCredentials:
-    """Nobody is known."""
+    """Credentials without any user or token."""
 
     def of_user(self, mechanism: str, user: str) -> ScramCredential | None:
-        """None."""
+        """Return None."""
         return None
 
     def of_token(self, token_id: str) -> Token | None:
-        """None."""
+        """Return None."""
         return None
 
 
@@ -52,8 +52,8 @@ class MetadataCredentials:
     """Credentials in the metadata.
 
     Args:
-        image: the metadata as they are then.
-        secret_key: ``delegation.token.secret.key``; None: tokens are no login.
+        image: returns the current metadata.
+        secret_key: ``delegation.token.secret.key``; None: delegation tokens cannot log in.
     """
 
     def __init__(self, image: Callable[[], MetadataImage], secret_key: str | None) -> None:
@@ -61,14 +61,14 @@ class MetadataCredentials:
         self._secret_key = secret_key
 
     def of_user(self, mechanism: str, user: str) -> ScramCredential | None:
-        """The credential of a user; None: there is none."""
+        """Return the credential of a user; None: no such user."""
         record = self._image().scram.get((MECHANISMS[mechanism].id, user))
         if record is None:
             return None
         return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
 
     def of_token(self, token_id: str) -> Token | None:
-        """A delegation token; None: there is none, or no secret key."""
+        """Return a delegation token; None: no such token, or no secret key."""
         record = self._image().delegation_tokens.get(token_id)
         if record is None or self._secret_key is None:
             return None

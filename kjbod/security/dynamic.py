@@ -1,8 +1,8 @@
 """Stores of listeners that were altered in the metadata (KIP-226: ``kafka-configs --alter --entity-type brokers``).
 
-The configs of a node count before its file, key by key, and the file again when they are taken away; names with the
-listener's prefix before those without. Only stores are altered so, as in Kafka
-(``SslConfigs.RECONFIGURABLE_CONFIGS``). What cannot be used is said, and the stores from before go on to be used.
+The configs of a node in the metadata override its file, key by key. When they are removed, the file applies again.
+Names with the listener's prefix come first. Only stores can be altered this way, as in Kafka
+(``SslConfigs.RECONFIGURABLE_CONFIGS``). A store that cannot be used is logged, and the previous store stays in use.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ class Reconfigured(Protocol):
 
 
 def stores_in(configs: Mapping[str, str]) -> dict[str, str]:
-    """The entries of a node's configs that name stores of listeners."""
+    """Return the entries of a node's configs that name stores of listeners."""
     return {name: value for name, value in configs.items() if _bare(name) in RECONFIGURABLE}
 
 
 def counts_for(name: str, listener: str) -> bool:
-    """Whether an entry of :func:`stores_in` is for this listener."""
+    """Return whether an entry of :func:`stores_in` applies to this listener."""
     return not name.startswith(_PREFIX) or name.startswith(f"{_PREFIX}{listener.lower()}.")
 
 
@@ -56,13 +56,13 @@ def _bare(name: str) -> str:
 
 
 class DynamicStores:
-    """Secured listeners of a node, and the stores that its configs in the metadata give them.
+    """Secured listeners of a node, with the stores from the node's configs in the metadata.
 
     Args:
-        config: the node's file.
-        configs: those of the node in the metadata, as they are now.
+        config: configuration file of the node.
+        configs: returns the node's current configs in the metadata.
         settings: reads the settings of a listener; blocks.
-        log: says what was taken, and what was not.
+        log: gets the changes that were applied, and those that were refused.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class DynamicStores:
         self._applied: dict[str, dict[str, str]] = {}
 
     def add(self, listener: Listener, security: Reconfigured) -> None:
-        """A listener with the stores of the file."""
+        """Add a listener that uses the stores of the file."""
         self._listeners.append((listener, security))
 
     async def run(self) -> None:
-        """Apply what is altered, until cancelled."""
+        """Apply altered configs until cancelled."""
         while True:
             await self.apply()
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def apply(self) -> None:
-        """Apply what was altered since the last time."""
+        """Apply the configs that were altered since the last call."""
         stores = stores_in(self._configs())
         for listener, security in self._listeners:
             wanted = {name: value for name, value in stores.items() if counts_for(name, listener.name)}

@@ -1,10 +1,10 @@
-"""JAAS configuration: the login modules that ``sasl.jaas.config`` or a login configuration file names, with their
-options.
+"""Parse JAAS configuration: login modules with their options, from ``sasl.jaas.config`` or from a login configuration
+file.
 
-Both are read by a ``java.io.StreamTokenizer``, each with rules of its own; sources: ``common.security.JaasConfig`` of
-4.3.1 for the key (KIP-85), ``sun.security.provider.ConfigFile`` of Java 17 for the file. Common to both: a quoted text
-has escapes and ends with its line at the latest; a ``/`` outside of quotes begins a comment, also a single one; ``#``
-begins none; a number is no word, so it needs quotes. Options have passwords, so no message shows a part of the text.
+Java reads both with a ``java.io.StreamTokenizer``, each with its own rules. Sources: ``common.security.JaasConfig`` of
+4.3.1 for the key (KIP-85), ``sun.security.provider.ConfigFile`` of Java 17 for the file. Rules of both: quoted text has
+escapes and ends with its line at the latest. Outside of quotes, even a single ``/`` begins a comment; ``#`` does not. A
+number is not a word, so it needs quotes. Options contain passwords, so messages never show the text.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 TEXT_CHARS_MAX = 64 * 1024
 FLAGS = ("required", "requisite", "sufficient", "optional")
-"""``LoginModuleControlFlag``."""
+"""Values of ``LoginModuleControlFlag``."""
 
 _TOKEN = r"""
 [\x00-\x20]+ | /\*.*?(?:\*/|\Z) | /(?:[^*][^\r\n]*)?
@@ -35,9 +35,9 @@ class LoginModule:
     """A login module (``AppConfigurationEntry``).
 
     Attributes:
-        name: its class: ``org.apache.kafka.common.security.plain.PlainLoginModule``.
-        flag: of :data:`FLAGS`.
-        options: by their names.
+        name: class name: ``org.apache.kafka.common.security.plain.PlainLoginModule``.
+        flag: one of :data:`FLAGS`.
+        options: values by option name.
     """
 
     name: str
@@ -49,7 +49,7 @@ class _Syntax(Struct, frozen=True):
     """Rules of a tokenizer.
 
     Attributes:
-        tokens: matches a token, or what is between two.
+        tokens: matches a token, or the text between two tokens.
         texts: kinds of tokens that can be a name or a value.
         expands: whether Java puts system properties into values.
     """
@@ -68,10 +68,10 @@ _FILE = _Syntax(_tokens("$_*"), texts=("word", "double"), expands=True)
 
 
 def parse_login(text: str) -> tuple[LoginModule, ...]:
-    """Login modules of a ``sasl.jaas.config``: ``class flag option="value" ...;``, at least one.
+    """Parse the login modules of a ``sasl.jaas.config``: ``class flag option="value" ...;``, at least one.
 
     Raises:
-        ValueError: which login module is wrong, and what was expected.
+        ValueError: the login module that is wrong, and what was expected.
     """
     tokens = _Tokens(text, _LOGIN)
     modules: list[LoginModule] = []
@@ -86,10 +86,10 @@ def parse_login(text: str) -> tuple[LoginModule, ...]:
 
 
 def parse_sections(text: str) -> Mapping[str, tuple[LoginModule, ...]]:
-    """Login modules in a login configuration file, by section: ``Name { class flag option="value" ...; };``.
+    """Parse the login modules of a login configuration file, by section: ``Name { class flag option="value" ...; };``.
 
     Raises:
-        ValueError: which line is wrong, and what was expected.
+        ValueError: the line that is wrong, and what was expected.
     """
     tokens = _Tokens(text, _FILE)
     sections: dict[str, tuple[LoginModule, ...]] = {}
@@ -103,7 +103,7 @@ def parse_sections(text: str) -> Mapping[str, tuple[LoginModule, ...]]:
 
 
 class _Tokens:
-    """Tokens of a text, the current one in ``kind`` and ``text``."""
+    """Tokens of a text. The current token is in ``kind`` and ``text``."""
 
     def __init__(self, source: str, syntax: _Syntax) -> None:
         if len(source) > TEXT_CHARS_MAX:
@@ -115,11 +115,11 @@ class _Tokens:
 
     @property
     def line(self) -> int:
-        """Number of the line with the current token."""
+        """Return the line number of the current token."""
         return self._source.count("\n", 0, self._start) + 1
 
     def advance(self) -> None:
-        """Go to the next token; after the last one there is one of the kind ``end``."""
+        """Go to the next token. After the last token comes one of the kind ``end``."""
         self.kind, self.text = _END, ""
         while self.kind == _END and (match := self.syntax.tokens.match(self._source, self._end)):
             self._start, self._end = match.span()
@@ -129,17 +129,17 @@ class _Tokens:
             self.text = _ESCAPE.sub(_unescaped, self.text)
 
     def is_sign(self, sign: str) -> bool:
-        """Whether the current token is a character that stands for itself."""
+        """Return whether the current token is this sign."""
         return self.kind == "sign" and self.text == sign
 
     def take_sign(self, sign: str, expected: str) -> None:
-        """Go past ``sign``."""
+        """Require ``sign`` as the current token, and go past it."""
         if not self.is_sign(sign):
             raise ValueError(expected)
         self.advance()
 
     def take_text(self, expected: str) -> str:
-        """A name or a value."""
+        """Return a name or a value, and go past it."""
         if self.kind not in self.syntax.texts:
             raise ValueError(expected)
         text = self.text
@@ -153,7 +153,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def _section_name(tokens: _Tokens, taken: Container[str]) -> str:
-    if tokens.kind not in ("word", "double", "single"):  # Java takes single quotes in a file here alone
+    if tokens.kind not in ("word", "double", "single"):  # Java accepts single quotes only here in a file
         raise ValueError("expected the name of a section; a comment begins with //")
     name = tokens.text
     if name in taken:
@@ -175,7 +175,7 @@ def _module(tokens: _Tokens) -> LoginModule:
     if not name:
         raise ValueError("expected the class of a login module, not an empty text")
     flags = f"expected {', '.join(FLAGS[:-1])} or {FLAGS[-1]} after the class"
-    flag = tokens.take_text(flags).upper().lower()  # compared in upper case, as in Java: a dotless i is an i, too
+    flag = tokens.take_text(flags).upper().lower()  # upper case first, as Java compares: a dotless i becomes an i
     if flag not in FLAGS:
         raise ValueError(flags)
     options: dict[str, str] = {}
@@ -196,7 +196,8 @@ def _value(tokens: _Tokens, expected: str) -> str:
 
 
 def _is_expanded(value: str) -> bool:
-    """Whether Java looks for system properties in ``value``: it leaves ``${{...}}`` alone (``PropertyExpander``)."""
+    """Return whether Java expands system properties in ``value``. It leaves ``${{...}}`` unchanged
+    (``PropertyExpander``)."""
     at = value.find("${")
     while at >= 0 and value.startswith("${{", at):
         end = value.find("}}", at)

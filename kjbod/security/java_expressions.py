@@ -1,18 +1,17 @@
-"""Regular expressions and replacements of Java (``java.util.regex.Pattern``, ``Matcher.appendReplacement``) in Python:
-those that Python reads in the same way are translated, and any other is refused, since an expression that is read in
-another way is a client that gets another's rights.
-"""
+"""Translate regular expressions and replacements of Java (``java.util.regex.Pattern``, ``Matcher.appendReplacement``)
+to Python. An expression that Python would read differently is refused: a different reading would give a client another
+client's rights."""
 
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 LINE_ENDS: Final = r"\n\r\x85\u2028\u2029"
-"""Java's, for a class."""
+"""Line ends of Java, for a character class."""
 NUMBER_DIGITS_MAX: Final = 9
-"""Of the number of a group."""
+"""Maximum digits of a group number."""
 _SAME: Final = r"\\[tnrfadDsSwW] | \\x[0-9a-fA-F]{2} | \\u(?![dD][89a-fA-F])[0-9a-fA-F]{4} | \\[^a-zA-Z0-9]"
-"""Escapes that are read alike, in and out of a class."""
+"""Escapes that Java and Python read alike, inside and outside of a class."""
 _TOKEN: Final = re.compile(
     rf"""
     (?P<same> {_SAME} | \\[1-9](?![0-9]) | \\A | \((?!\?) | \(\?(?:[:=!]|<[=!]|i:) | [^\\\[(*+?{{$.]
@@ -27,19 +26,18 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Of an expression. No possessive quantifier, atomic group or lazy number is here: what those do with a group that can
-be empty is not the same. A word ends elsewhere from one Java to the next, so ``\\b`` is not here either.
-"""
+"""Tokens of an expression. Possessive quantifiers, atomic groups and lazy numbers are left out: with a group that can
+be empty they differ. ``\\b`` is left out because the end of a word depends on the version of Java."""
 _MEMBER: Final = re.compile(rf"(?P<kind>\\[dDsSwW])-? | (?P<same>{_SAME} | -) | (?P<other>.)", re.VERBOSE | re.DOTALL)
 _DOUBLED: Final = re.compile(r"&&|--")
 _DOLLAR: Final = r"(?=(?:\r\n|(?<!\r)\n|[\r\x85\u2028\u2029])?\Z)"
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """An expression of Java's as Python's.
+    """Compile a regular expression of Java for Python.
 
     Raises:
-        ValueError: Python has not the same.
+        ValueError: Python has no equivalent.
     """
     translated: list[str] = []
     at = 0
@@ -76,7 +74,7 @@ def _translated(token: re.Match[str]) -> str:
 
 
 def _members(members: str) -> str:
-    """The inside of a class; a ``-`` after a class of its own stands for itself, and so does ``&``."""
+    """Translate the inside of a character class. A ``-`` after a nested class, and ``&``, are literal characters."""
     if _DOUBLED.search(members):
         raise ValueError("expected an expression that Python reads as Java does, without && or -- between [ and ]")
     parts = []
@@ -97,10 +95,10 @@ _PART: Final = re.compile(
 
 
 def replacement(text: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
-    """Parts of a replacement (``Matcher.appendReplacement``).
+    """Yield the parts of a replacement (``Matcher.appendReplacement``): texts and group numbers.
 
     Raises:
-        ValueError: it refers to no group of ``pattern``.
+        ValueError: the replacement refers to a group that ``pattern`` does not have.
     """
     at = 0
     while at < len(text):
@@ -121,7 +119,7 @@ def replacement(text: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
 
 
 def _group(text: str, groups: int) -> tuple[int, int]:
-    """The number of a group, and how many of the digits it has: as many as make one that there is."""
+    """Return a group number and its count of digits: as many digits as form the number of an existing group."""
     digits = 1
     while digits < len(text) and int(text[: digits + 1]) <= groups:
         digits += 1
@@ -132,8 +130,8 @@ def _group(text: str, groups: int) -> tuple[int, int]:
 
 
 def replaced(text: str, pattern: re.Pattern[str], parts: Sequence[str | int], *, first: bool = False) -> str:
-    """All matches in a text, or the first one alone, with what :func:`replacement` gave in their place
-    (``Matcher.replaceAll``, ``replaceFirst``); Python's ``sub`` goes on in another way after an empty match."""
+    """Replace all matches in a text, or the first one, with the parts from :func:`replacement` (``Matcher.replaceAll``,
+    ``replaceFirst``). Python's ``sub`` continues differently after an empty match."""
     found: list[str] = []
     start = end = 0
     while start <= len(text) and (match := pattern.search(text, start)):

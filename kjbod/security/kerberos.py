@@ -1,5 +1,5 @@
-"""SASL GSSAPI (RFC 4752) as machines that know no Kerberos: both ends of an exchange over a security context; and when
-a ticket is renewed (``SaslClientAuthenticator``, ``SaslServerAuthenticator``, ``KerberosLogin`` of 4.3.1;
+"""State machines of SASL GSSAPI (RFC 4752) for client and server, over a security context and without Kerberos itself.
+Also the renewal time of a ticket (``SaslClientAuthenticator``, ``SaslServerAuthenticator``, ``KerberosLogin`` of 4.3.1;
 ``GssKrb5Client``, ``GssKrb5Server`` of Java).
 
 ========  =========================================  ==========================================
@@ -10,9 +10,9 @@ step      client                                     server
 3         the layer it takes: none; its identity     nothing: the client is in
 ========  =========================================  ==========================================
 
-Messages of steps 2 and 3 are wrapped: no other than the two ends of the context can have made them. Whom a client asks
-to be counts as little as in Kafka (``SaslServerCallbackHandler``): it is whom its ticket names. Our client asks the
-server to show that it is who it should be (mutual authentication), which Kafka's does not.
+Messages of steps 2 and 3 are wrapped: only the two ends of the context can have made them. The identity that a client
+asks for is ignored, as in Kafka (``SaslServerCallbackHandler``): the principal of its ticket counts. Our client also
+makes the server prove its identity (mutual authentication). Kafka's client does not.
 """
 
 from collections.abc import Callable
@@ -24,36 +24,36 @@ from kjbod.security.sasl_server import Answer, Refused
 
 _NO_LAYER: Final = 1
 _LAYER_BYTES: Final = 4
-"""A mask of layers, and the size of a message with one."""
+"""Size of the mask of layers, and of the message size field after it."""
 _NO_ANSWER: Final = "Kerberos has failed, or not answered in time"
 
 
 class GssError(KjbodError):
-    """Kerberos cannot be used, or does not believe; one line."""
+    """Kerberos cannot be used, or the peer failed authentication; one line."""
 
 
 class Context(Protocol):
-    """A security context of GSSAPI. Whatever it does may block, and raise :class:`GssError`."""
+    """A security context of GSSAPI. Each of its methods may block and may raise :class:`GssError`."""
 
     def step(self, token: bytes | None) -> bytes:
-        """The token for the other end, of whom ``token`` is; it may be empty."""
+        """Return the token for the other end, given a token from the other end. The result may be empty."""
 
     @property
     def complete(self) -> bool:
-        """Whether it stands."""
+        """Return whether the context is established."""
 
     def wrap(self, message: bytes) -> bytes:
-        """A message that the other end can check."""
+        """Wrap a message so that the other end can check its origin."""
 
     def unwrap(self, message: bytes) -> bytes:
-        """A message of the other end, checked."""
+        """Check and unwrap a message of the other end."""
 
     def peer(self) -> str:
-        """The principal of who began it."""
+        """Return the principal of the end that began the context."""
 
 
 class GssapiClient:
-    """The client's half of one exchange. Its steps block: each is to be taken in a thread.
+    """The client's half of one exchange. Its steps block: run each in a thread.
 
     Args:
         begin: makes the context.
@@ -67,7 +67,7 @@ class GssapiClient:
         self._chose = False
 
     def first(self) -> bytes:
-        """The message to begin with.
+        """Return the first message.
 
         Raises:
             GssError: there is no ticket.
@@ -76,11 +76,11 @@ class GssapiClient:
         return self._context.step(None)
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The answer to a message of the server; None: that was the last one.
+        """Return the answer to a message of the server; None: that was the last message.
 
         Raises:
-            RemoteProtocolError: it is not what GSSAPI has there.
-            GssError: the server is not who it should be.
+            RemoteProtocolError: the message does not fit GSSAPI at this step.
+            GssError: the server could not prove its identity.
         """
         context = self._context
         assert context is not None
@@ -98,11 +98,11 @@ class GssapiClient:
 
 
 class GssapiServer:
-    """The server's half of one exchange. :meth:`work` blocks, and is to be called in a thread before :meth:`answer`.
+    """The server's half of one exchange. :meth:`work` blocks: run it in a thread before :meth:`answer`.
 
     Args:
         begin: makes the context.
-        short_name: of a principal; raises ``ValueError``.
+        short_name: gives the short name of a principal; raises ``ValueError``.
     """
 
     def __init__(self, begin: Callable[[], Context], short_name: Callable[[str], str]) -> None:
@@ -113,17 +113,17 @@ class GssapiServer:
         self._outcome: Answer | Refused = _refused(_NO_ANSWER)
 
     def work(self, message: bytes) -> None:
-        """Find the answer to a message of the client. Blocks."""
+        """Compute the answer to a message of the client. Blocks."""
         try:
             self._outcome = self._answer(message)
         except (KjbodError, ValueError) as error:
             self._outcome = _refused(str(error))
 
     def answer(self, message: bytes) -> Answer:
-        """The answer that :meth:`work` has found.
+        """Return the answer that :meth:`work` computed.
 
         Raises:
-            Refused: there is none.
+            Refused: the client is refused.
         """
         del message
         outcome, self._outcome = self._outcome, _refused(_NO_ANSWER)
@@ -152,24 +152,24 @@ class GssapiServer:
 
 
 def _layers() -> bytes:
-    """No security layer, and so no size of a message with one."""
+    """Return the message that offers no security layer, with size 0."""
     return bytes([_NO_LAYER]).ljust(_LAYER_BYTES, b"\0")
 
 
 def _refused(why: str) -> Refused:
-    # Of ``SaslServerAuthenticator``, which tells a client no more than this.
+    # Text of ``SaslServerAuthenticator``: a client learns nothing else.
     words = f"Authentication failed during authentication due to invalid credentials with SASL mechanism {GSSAPI}"
     return Refused(words, why)
 
 
 def renewal_ms(now_ms: int, lifetime_ms: int, factor: float, chance: float, pause_ms: int) -> int:
-    """The time at which a ticket is renewed (``KerberosLogin.getRefreshTime``).
+    """Return the time at which a ticket is renewed (``KerberosLogin.getRefreshTime``).
 
     Args:
-        now_ms: when it was got.
-        lifetime_ms: how long it is good for.
-        factor: part of that; ``chance`` is added to it.
-        pause_ms: between two attempts; a ticket that ends before is renewed in time all the same.
+        now_ms: time at which the ticket was obtained.
+        lifetime_ms: lifetime of the ticket.
+        factor: part of the lifetime; ``chance`` is added to it.
+        pause_ms: pause between two attempts; a ticket that ends sooner is still renewed before its end.
     """
     due_ms = int(lifetime_ms * min(1.0, factor + chance))
     return now_ms + max(due_ms, pause_ms if pause_ms < lifetime_ms else 0)

@@ -1,9 +1,9 @@
-"""Kerberos by the system's library (MIT's ``libgssapi_krb5``, through the package ``gssapi``): tickets of a client and
-their renewal, security contexts of both ends, and words for what goes wrong.
+"""Kerberos logins through the system's library (MIT's ``libgssapi_krb5``, package ``gssapi``): client tickets and their
+renewal, security contexts, and readable errors.
 
 Everything here blocks: keytabs and ticket caches are files, and a KDC may not answer. :mod:`kjbod.security.aside` runs
-it. Tickets by a keytab are kept in memory alone. A login goes on with the ticket that there is while another one is
-asked for; only where it has ended does it wait.
+it. Tickets from a keytab are kept in memory only. While a ticket is renewed, logins use the old ticket; they wait only
+if the old ticket has ended.
 """
 
 import itertools
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 TROUBLE: Final = "Kerberos failed"
 KDC_TIMEOUT_MS: Final = 5_000
-"""How long a step of ours may take: less than a connection has to open. A KDC that answers later is heard all the same,
-and its ticket serves the next attempt."""
+"""Time limit of a step of ours, less than the time limit of opening a connection. A later answer of the KDC is still
+used: its ticket serves the next attempt."""
 ACCEPT_TIMEOUT_MS: Final = 10_000
-"""How long a step of a client's login may take: it reads the keytab, and writes the replay cache."""
+"""Time limit of a step of a client's login. The step reads the keytab and writes the replay cache."""
 _KINIT_TIMEOUT_S: Final = 30.0
 _WORDS_MAX: Final = 300
-"""Characters of the library's own words."""
+"""Maximum characters of the library's message."""
 _ERROR_BASE: Final = -1765328384
-"""Of MIT's errors ``KRB5KDC_ERR_...``, ``KRB5KRB_AP_ERR_...``, ``KRB5_...`` (``ERROR_TABLE_BASE_krb5``)."""
+"""Base of MIT's error codes ``KRB5KDC_ERR_...``, ``KRB5KRB_AP_ERR_...``, ``KRB5_...`` (``ERROR_TABLE_BASE_krb5``)."""
 _KEYTAB_NO_MATCH: Final = 39756033 - _ERROR_BASE
-"""``KG_KEYTAB_NOMATCH``, of another table."""
+"""``KG_KEYTAB_NOMATCH``, from another error table."""
 _CREDENTIALS_EXPIRED: Final = 11
-"""``GSS_S_CREDENTIALS_EXPIRED``, whose number of MIT's says nothing."""
+"""``GSS_S_CREDENTIALS_EXPIRED``; MIT's minor code for it has no meaning."""
 _TICKET_EXPIRED: Final = 32
 _OLD_KEY: Final = "a key of the keytab is not that of the KDC any more: see keyTab"
 _CLOCKS: Final = "the clocks of this host, of its peer and of the KDC are too far apart"
@@ -68,16 +68,16 @@ _HINTS: Final[Mapping[int, str]] = {
     230: "the keytab has not the version of the key that the KDC has used: see keyTab",
     _KEYTAB_NO_MATCH: _NO_KEY,
 }
-"""What is wrong, or what to do, by the number of an error."""
+"""Causes or remedies by error code."""
 _log = structlog.get_logger("kjbod.security")
 _caches = itertools.count(1)
 
 
 def require(where: str) -> None:
-    """Require the library.
+    """Require the Kerberos library.
 
     Raises:
-        ConfigError: it is not there; one line.
+        ConfigError: the library is not installed; one line.
     """
     try:
         import gssapi  # noqa: F401
@@ -88,7 +88,7 @@ def require(where: str) -> None:
 
 
 def default_realm() -> str:
-    """The realm of ``krb5.conf``; empty where it has none, as in Kafka. Blocks."""
+    """Return the realm of ``krb5.conf``; empty if it has none, as in Kafka. Blocks."""
     import gssapi
 
     try:
@@ -99,12 +99,12 @@ def default_realm() -> str:
 
 
 class Tickets:
-    """Tickets of one client. All of it blocks.
+    """Tickets of one client. All methods block, except :meth:`doubt`.
 
     Args:
-        settings: of the login.
-        clock: tells when to renew.
-        rng: for the moment of renewals.
+        settings: settings of the login.
+        clock: clock for renewals.
+        rng: random source for the time of renewals.
     """
 
     def __init__(self, settings: Kerberos, clock: Clock | None = None, rng: "random.Random | None" = None) -> None:
@@ -119,14 +119,14 @@ class Tickets:
         self._failure = ""
 
     def doubt(self) -> None:
-        """A server has refused us, whose key may be another one than that of our ticket. Does not block."""
+        """Note that a server refused our ticket; the server may have a new key. Does not block."""
         self._doubted = True
 
     def context(self, host: str) -> Context:
-        """A security context with the service on this host.
+        """Return a security context with the service on this host.
 
         Raises:
-            GssError: there is no ticket.
+            GssError: no ticket.
         """
         import gssapi
 
@@ -165,7 +165,7 @@ class Tickets:
         self._ends_at_ms = now_ms + lifetime_ms
 
     def _renew(self) -> None:
-        """Get another ticket while the old one serves on."""
+        """Get a new ticket while the old ticket stays in use."""
         failure = ""
         try:
             if self.settings.uses_cache:
@@ -185,16 +185,16 @@ class Tickets:
 
 
 class Acceptor:
-    """The server's end: contexts by the key of a keytab. All of it blocks."""
+    """The server's end: security contexts from the key of a keytab. All methods block."""
 
     def __init__(self, settings: Kerberos) -> None:
         self._settings = settings
 
     def context(self) -> Context:
-        """A security context for one client; the keytab is read anew.
+        """Return a security context for one client. The keytab is read anew.
 
         Raises:
-            GssError: it has no key of ours.
+            GssError: the keytab has no key of ours.
         """
         import gssapi
 
@@ -204,7 +204,7 @@ class Acceptor:
 
 
 class _Context:
-    """A context of the library, with its errors in words."""
+    """Security context of the library, with readable errors."""
 
     def __init__(self, context: "gssapi.SecurityContext") -> None:
         self._context = context
@@ -233,7 +233,7 @@ class _Context:
 
 
 class _in_words:  # noqa: N801  a context manager
-    """Says errors of the library in one line."""
+    """Turn errors of the library into one line."""
 
     def __init__(self, where: str = "") -> None:
         self._where = where
@@ -249,7 +249,7 @@ class _in_words:  # noqa: N801  a context manager
 
 
 def _words(error: Any) -> str:
-    """The library's words, and ours, where the error is a known one."""
+    """Return the library's message, and a hint for a known error."""
     has_ended = error.maj_code >> 16 == _CREDENTIALS_EXPIRED
     number = _TICKET_EXPIRED if has_ended else (int(error.min_code) - _ERROR_BASE) & 0xFFFF_FFFF
     said = [] if has_ended else error.get_all_statuses(error.min_code, False)
@@ -258,10 +258,10 @@ def _words(error: Any) -> str:
 
 
 def _acquired(settings: Kerberos, usage: str = "initiate") -> "gssapi.Credentials":
-    """Tickets of the cache or by the keytab, or the keytab's keys for a server.
+    """Get tickets from the cache or with the keytab, or a server's keys from the keytab.
 
     Raises:
-        GssError: there are none.
+        GssError: none are available.
     """
     if usage == "initiate" and settings.uses_cache:
         try:
@@ -289,7 +289,8 @@ def _of_store(settings: Kerberos, usage: str, store: dict[bytes | str, bytes | s
 
 
 def _left_ms(credentials: "gssapi.Credentials") -> int:
-    """For how long a ticket is good; 0: for no time any more. Time that a host has slept counts, too."""
+    """Return the remaining lifetime of a ticket in ms; 0: it has ended. The time in which the host was suspended counts
+    too."""
     import gssapi
 
     try:
@@ -307,7 +308,7 @@ def _require_readable(settings: Kerberos, keytab: str) -> None:
 
 
 def _run_kinit(settings: Kerberos) -> None:
-    """Renew the ticket of a ticket cache (``KerberosLogin``)."""
+    """Run ``kinit`` to renew the ticket of a ticket cache (``KerberosLogin``)."""
     of_cache = ["-c", settings.cache] if settings.cache else []
     try:
         done = subprocess.run(

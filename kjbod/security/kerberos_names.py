@@ -1,5 +1,5 @@
-"""Principals of Kerberos and the short names that ``sasl.kerberos.principal.to.local.rules`` make of them
-(``KerberosName``, ``KerberosShortNamer``, ``KerberosRule`` of 4.3.1; MIT's ``auth_to_local``).
+"""Kerberos principals, and their short names by ``sasl.kerberos.principal.to.local.rules`` (``KerberosName``,
+``KerberosShortNamer``, ``KerberosRule`` of 4.3.1; MIT's ``auth_to_local``).
 
 ============================================  =================================================================
 rule                                          applies to
@@ -10,8 +10,8 @@ rule                                          applies to
                                               of ``from`` (``g``: each) becomes ``to``, in lower case (``U``: upper)
 ============================================  =================================================================
 
-The first rule that applies counts. Neither a name that still has a realm or a second part is taken, nor one to which no
-rule applies. Kafka finds out that a rule refers to what is not there when it applies it, and kjbod when it reads it.
+The first rule that applies counts. A name is refused if no rule applies, or if the result still has a realm or a second
+part. kjbod checks the references of a rule when it reads the rule; Kafka does when it applies the rule.
 """
 
 import re
@@ -37,7 +37,7 @@ _EXPECTED: Final = "expected DEFAULT or RULE:[n:text](expression)s/from/to/g, wi
 
 
 class Substitution(Struct, frozen=True):
-    """``s/from/to/`` of a rule; ``first``: of the first match alone."""
+    """``s/from/to/`` of a rule; ``first``: only the first match is replaced."""
 
     pattern: re.Pattern[str]
     parts: tuple[str | int, ...]
@@ -48,11 +48,11 @@ class KerberosRule(Struct, frozen=True):
     """A rule of ``sasl.kerberos.principal.to.local.rules``.
 
     Attributes:
-        parts: how many a name has that it applies to; None: the rule is ``DEFAULT``.
-        text: texts, and the numbers of parts of the name; 0 is its realm.
-        match: what the text must be; None: anything.
-        substitution: in the text.
-        fold: ``L`` or ``U``: in lower or upper case; empty: as it is.
+        parts: number of parts of the names to which the rule applies; None: the rule is ``DEFAULT``.
+        text: texts, and the numbers of the name's parts to insert; 0 is the realm.
+        match: expression that the text must match; None: any text.
+        substitution: substitution in the text.
+        fold: ``L`` or ``U``: to lower or upper case; empty: unchanged.
     """
 
     parts: int | None = None
@@ -63,19 +63,19 @@ class KerberosRule(Struct, frozen=True):
 
 
 def parse_rules(text: str) -> tuple[KerberosRule, ...]:
-    """Rules in the order in which they are tried.
+    """Parse the rules, in the order in which they are tried.
 
     Raises:
-        ValueError: which rule is wrong, and what was expected.
+        ValueError: the rule that is wrong, and what was expected.
     """
     return tuple(_rule(each) for each in _COMMA.split(text)) if text else ()
 
 
 def short_name(name: str, rules: Sequence[KerberosRule], default_realm: str) -> str:
-    """The name that the first rule that applies makes of a principal: ``kafka`` of ``kafka/c1@EXAMPLE.COM``.
+    """Return the short name of a principal by the first rule that applies: ``kafka`` for ``kafka/c1@EXAMPLE.COM``.
 
     Raises:
-        ValueError: none applies, or the name is none.
+        ValueError: no rule applies, or the name is not a principal.
     """
     parts = _NAME.fullmatch(name)
     if parts is None and "@" in name:
@@ -129,10 +129,10 @@ def _substitution(found: re.Match[str]) -> Substitution | None:
 
 
 def _pieces(text: str, count: int) -> Iterator[str | int]:
-    """Texts and numbers of a rule's text (``KerberosRule.replaceParameters``).
+    """Yield the texts and part numbers of a rule's text (``KerberosRule.replaceParameters``).
 
     Raises:
-        ValueError: it refers to a part that no such name has.
+        ValueError: the rule refers to a part that no such name has.
     """
     at = 0
     while at < len(text):

@@ -1,8 +1,8 @@
-"""Logins by Kerberos as files say them: options of Java's ``Krb5LoginModule`` and Kafka's ``sasl.kerberos.*``
+"""Read Kerberos logins from files: options of Java's ``Krb5LoginModule`` and Kafka's ``sasl.kerberos.*``
 (``KerberosLogin``, ``SaslConfigs`` of 4.3.1).
 
-``keyTab``, ``principal``, ``useKeyTab``, ``useTicketCache``, ``ticketCache`` and ``serviceName`` count. A keytab and a
-ticket cache are read by the system's Kerberos each time, so ``storeKey`` and the like say nothing here.
+The options ``keyTab``, ``principal``, ``useKeyTab``, ``useTicketCache``, ``ticketCache`` and ``serviceName`` are used.
+The system's Kerberos reads keytabs and ticket caches each time, so options like ``storeKey`` have no effect.
 """
 
 import math
@@ -27,20 +27,20 @@ _FILE: Final = "FILE:"
 _SERVER: Final = re.compile(r"[^/@]+/[^/@]+(?:@[^/@]+)?")
 
 Text = Callable[[str], str | None]
-"""The value of a key of the same file; None: it is not there."""
+"""Returns the value of a key of the same file; None: the key is not set."""
 
 
 def kerberos_of(module: LoginModule, where: str, text: Text, *, accepts: bool = False) -> Kerberos:
-    """The login of a login module.
+    """Return the login of a login module.
 
     Args:
-        module: of the JAAS entry.
-        where: file and key of that.
-        text: of the keys ``sasl.kerberos.*``.
-        accepts: whether it is that of a listener.
+        module: login module of the JAAS entry.
+        where: file and key of the JAAS entry, for messages.
+        text: returns the values of the keys ``sasl.kerberos.*``.
+        accepts: whether the login is that of a listener.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the login has mistakes; the error lists all of them.
     """
     problems: list[str] = []
     if module.name != MODULE:
@@ -82,7 +82,8 @@ def _path(value: str | None) -> str | None:
 
 
 def _service(options: Mapping[str, str], where: str, text: Text, problems: list[str]) -> str | None:
-    """The service's name; where both have one they must agree (``KerberosLogin.getServiceName``)."""
+    """Return the service's name. If option and key both give a name, they must agree
+    (``KerberosLogin.getServiceName``)."""
     of_jaas, of_key = options.get("serviceName"), text(SERVICE)
     if of_jaas and of_key and of_jaas != of_key:
         problems.append(f"{where}: serviceName={of_jaas}: expected {of_key}, as {SERVICE} says")
@@ -92,7 +93,7 @@ def _service(options: Mapping[str, str], where: str, text: Text, problems: list[
 
 
 def _part(key: str, default: float, where: str, text: Text, problems: list[str]) -> float:
-    """A part of a ticket's time."""
+    """Return a fraction of a ticket's lifetime."""
     try:
         found = float(text(key) or default)
     except ValueError:

@@ -23,17 +23,18 @@ class Kerberos(Struct, frozen=True):
     """A login by Kerberos: options of a ``Krb5LoginModule``, and the keys ``sasl.kerberos.*``.
 
     Attributes:
-        where: key or section with the login, and its file, for messages.
-        principal: who we are; None: whose the ticket cache is.
-        keytab: file with the keys of that principal; None: there is none.
-        uses_cache: whether tickets are taken from a ticket cache, before the keytab.
-        cache: that ticket cache; None: that of the environment.
+        where: key or section of the login, and its file, for messages.
+        principal: our principal; None: the principal of the ticket cache.
+        keytab: file with the keys of that principal; None: no keytab.
+        uses_cache: whether tickets are read from a ticket cache before the keytab is used.
+        cache: the ticket cache; None: the default of the environment.
         service: ``serviceName`` or ``sasl.kerberos.service.name``: the first part of a server's principal; None: of a
             listener, which needs none.
-        kinit: ``sasl.kerberos.kinit.cmd``, which renews a ticket of a ticket cache.
-        renew_factor: ``sasl.kerberos.ticket.renew.window.factor``: part of a ticket's time after which it is renewed.
-        renew_jitter: ``sasl.kerberos.ticket.renew.jitter``: most of what is added to that by chance.
-        renew_pause_ms: ``sasl.kerberos.min.time.before.relogin``: between two attempts.
+        kinit: ``sasl.kerberos.kinit.cmd``, the command that renews the ticket of a ticket cache.
+        renew_factor: ``sasl.kerberos.ticket.renew.window.factor``: fraction of a ticket's lifetime after which it is
+            renewed.
+        renew_jitter: ``sasl.kerberos.ticket.renew.jitter``: maximum random addition to that fraction.
+        renew_pause_ms: ``sasl.kerberos.min.time.before.relogin``: pause between two attempts.
     """
 
     where: str
@@ -50,15 +51,15 @@ class Kerberos(Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Login:
-    """Name and password, or a token, for a server that asks by SASL.
+    """User name and password, or a token, for a SASL login at a server.
 
     Attributes:
         mechanism: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``GSSAPI`` or ``OAUTHBEARER``.
-        username: of the JAAS entry, or the principal; of OAUTHBEARER whose token it is, for messages.
-        password: of it; none with Kerberos or a token of OAUTHBEARER.
-        is_token: whether they are the id and the HMAC of a delegation token (``tokenauth``), by SCRAM alone.
-        kerberos: with ``GSSAPI``.
-        token: how one is got, with ``OAUTHBEARER``.
+        username: user name of the JAAS entry, or the principal; for OAUTHBEARER the subject of the token, for messages.
+        password: password of that user; empty with Kerberos and OAUTHBEARER.
+        is_token: whether username and password are the id and HMAC of a delegation token (``tokenauth``); SCRAM only.
+        kerberos: settings for ``GSSAPI``.
+        token: settings to get a token, for ``OAUTHBEARER``.
     """
 
     mechanism: str
@@ -70,12 +71,14 @@ class Login:
 
     @property
     def whose(self) -> str:
-        """Words for who we are: a delegation token's name says nothing by itself."""
+        """Return our identity for messages. A delegation token is marked as such: its id alone means little to a
+        reader."""
         return f"the delegation token {self.username}" if self.is_token else self.username
 
     @property
     def is_shown(self) -> bool:
-        """Whether the server, and without TLS everybody on the way, gets what it could log in with itself."""
+        """Return whether the server receives a secret that it could log in with itself; without TLS the network sees it
+        too."""
         return self.mechanism in ("PLAIN", "OAUTHBEARER")
 
 
@@ -83,9 +86,9 @@ class ChannelSettings(Struct, frozen=True):
     """Security of connections to one kind of server.
 
     Attributes:
-        protocol: of :data:`SECURITY_PROTOCOLS`.
-        tls: where the protocol has it.
-        login: where it has SASL.
+        protocol: one of :data:`SECURITY_PROTOCOLS`.
+        tls: settings of TLS, if the protocol has TLS.
+        login: the login, if the protocol has SASL.
     """
 
     protocol: str = PLAINTEXT
@@ -95,18 +98,18 @@ class ChannelSettings(Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """Security of the connections that a listener takes.
+    """Security of the connections that a listener accepts.
 
     Attributes:
-        protocol: of :data:`SECURITY_PROTOCOLS`.
-        tls: where the protocol has it.
-        mechanisms: of SASL, where the protocol has it; of PLAIN with the passwords of its users by name.
-        reauthentication_ms: ``connections.max.reauth.ms`` by mechanism, where there is one.
+        protocol: one of :data:`SECURITY_PROTOCOLS`.
+        tls: settings of TLS, if the protocol has TLS.
+        mechanisms: SASL mechanisms, if the protocol has SASL; for PLAIN with the passwords of its users by name.
+        reauthentication_ms: ``connections.max.reauth.ms`` by mechanism, where set.
         refusal_delay_ms: ``connection.failed.authentication.delay.ms``.
         principal_rules: ``ssl.principal.mapping.rules``.
         kerberos: the login of this listener's principal, with GSSAPI.
         kerberos_rules: ``sasl.kerberos.principal.to.local.rules``.
-        tokens: of OAUTHBEARER: which are taken.
+        tokens: rules for OAUTHBEARER tokens.
     """
 
     protocol: str = PLAINTEXT
@@ -121,4 +124,4 @@ class ListenerSettings:
 
 
 PLAIN_TEXT: Final = ChannelSettings()
-"""Nothing is secured."""
+"""Settings without any security."""

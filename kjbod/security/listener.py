@@ -1,4 +1,4 @@
-"""Security of a listener: its TLS, the logins that it takes, and who a client is to an authorizer
+"""Security of a listener: its TLS, its SASL logins, and the principal of a client for an authorizer
 (``DefaultKafkaPrincipalBuilder`` of 4.3.1)."""
 
 import asyncio
@@ -35,23 +35,24 @@ OAUTHBEARER: Final = "OAUTHBEARER"
 _NONCE_BYTES: Final = 24
 _SALT_BYTES: Final = 24
 TOKENS_KEPT_MAX: Final = 1_000
-"""Credentials of delegation tokens that are kept: each takes two milliseconds to make."""
+"""Maximum cached credentials of delegation tokens: each takes two milliseconds to compute."""
 FRESH_MS: Final = 1_000
-"""Between two looks at the files of certificates: each takes a thread, and connections may come by the thousand."""
+"""Minimum time between two checks of the certificate files: each check takes a thread, and connections may come by the
+thousand."""
 
 
 async def nothing() -> None:
-    """Nothing is to be waited for."""
+    """Return at once: the default of ``ready``."""
 
 
 class ListenerSecurity:
-    """Security of the connections that a listener takes.
+    """Security of the connections that a listener accepts.
 
     Args:
-        settings: of it.
-        credentials: of SCRAM, as the metadata have them; None: nobody's.
-        ready: returns when they are there; logins wait for it.
-        rng: for nonces and salts.
+        settings: settings of the listener.
+        credentials: SCRAM credentials from the metadata; None: no users.
+        ready: returns when the credentials have been read; logins wait for that.
+        rng: random source for nonces and salts.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ListenerSecurity:
         }
 
     def load(self) -> None:
-        """Read the files, and the keys of those who sign tokens, for a start. Blocks.
+        """Read the files, and start to read the keys of the token issuers. Blocks.
 
         Raises:
             KjbodError: a file cannot be used; one line.
@@ -95,16 +96,17 @@ class ListenerSecurity:
             self._validator.load()
 
     async def ready(self, mechanism: str = "") -> None:
-        """Wait until a login by this mechanism can be judged: by the metadata, and one by a token by others' keys."""
+        """Wait until a login by this mechanism can be checked: the metadata are read, and for OAUTHBEARER the issuer's
+        keys."""
         await self._ready()
         if self._validator is not None and mechanism == OAUTHBEARER:
             await self._validator.ready()
 
     async def context(self, *, timeout_ms: int) -> "ssl.SSLContext | None":
-        """TLS as the files have it now; None where the listener has none.
+        """Return TLS from the current files; None if the listener has no TLS.
 
         Raises:
-            KjbodError: a file cannot be used, and none could before.
+            KjbodError: a file cannot be used, and no earlier version was usable.
         """
         return await self._tls.context(timeout_ms=timeout_ms)
 
@@ -114,25 +116,25 @@ class ListenerSecurity:
         return self._tls.certificate
 
     async def look(self, *, timeout_ms: int) -> None:
-        """As :meth:`.channel.Security.look`."""
+        """Check the certificate files: see :meth:`.channel.Security.look`."""
         await self._tls.look(timeout_ms=timeout_ms)
 
     def login(self) -> ServerLogin:
-        """The machine for a connection's login."""
+        """Return the state machine for a connection's login."""
         return ServerLogin(self._mechanisms, self.settings.reauthentication_ms)
 
     async def work(self, work: Callable[[], None]) -> None:
-        """Do what a step of a login needs, and may block."""
+        """Run the blocking part of a login step in a thread."""
         from kjbod.security.kerberos_login import ACCEPT_TIMEOUT_MS, TROUBLE
 
-        with contextlib.suppress(KjbodError):  # then the step has no answer
+        with contextlib.suppress(KjbodError):  # without an answer the login fails
             await self._aside.run(work, TROUBLE, timeout_ms=ACCEPT_TIMEOUT_MS)
 
     async def reconfigure(self, read: Callable[[], ListenerSettings]) -> None:
-        """Take other stores for the connections from now on. ``read`` may block.
+        """Use other stores for new connections. ``read`` may block.
 
         Raises:
-            KjbodError: they cannot be used; those from before are.
+            KjbodError: the new stores cannot be used; the previous stores stay in use.
         """
 
         def load() -> tuple[ListenerSettings, Security]:
@@ -145,11 +147,11 @@ class ListenerSecurity:
         self.settings = dataclasses.replace(self.settings, tls=found.tls)
 
     def principal_of(self, certificate: bytes | None) -> str:
-        """The principal of a client that has shown this certificate (DER), before any login.
+        """Return the principal of a client with this certificate (DER), before any login.
 
         Raises:
-            ValueError: it has shown none where one is required, or no rule of
-                ``ssl.principal.mapping.rules`` is for it.
+            ValueError: the client has no certificate although one is required, or no rule of
+                ``ssl.principal.mapping.rules`` applies.
         """
         tls = self.settings.tls
         if certificate is None and tls is not None and tls.client_auth == REQUIRED:
@@ -182,7 +184,7 @@ class ListenerSecurity:
         return TokenCredential(self._of_password(name, token.password), token.owner, token.expires_ms)
 
     def _make_credential(self, name: str, password: str) -> ScramCredential:
-        """A credential as for a user, with the iterations that Kafka takes for tokens."""
+        """Make the credential of a delegation token, with Kafka's number of iterations for tokens."""
         mechanism, salt = MECHANISMS[name], self._rng.randbytes(_SALT_BYTES)
         iterations = mechanism.iterations_min
         keys = keys_of(hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations), mechanism)

@@ -1,6 +1,5 @@
-"""Security of a node's connections and listeners, and of a command's, as files of configuration say. What PLAINTEXT
-does not need is loaded where something else is asked for: it is half a megabyte of each process.
-"""
+"""Open the security of a node's connections and listeners, and of a command, from configuration files. Modules that
+PLAINTEXT does not need are loaded on demand: they take half a megabyte of each process."""
 
 import asyncio
 import os
@@ -26,27 +25,27 @@ INTER_BROKER_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
 
 
 def of_controllers(config: Config) -> ChannelSettings:
-    """Settings of a node's connections to the controllers.
+    """Return the settings of a node's connections to the controllers.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     names = config.controller_listener_names
     return _of_listener(config, names[0] if names else "", config.controller_protocol, CONTROLLER_MECHANISM)
 
 
 def of_brokers(config: Config, listener: str) -> ChannelSettings:
-    """Settings of a broker's connections to brokers by this listener.
+    """Return the settings of a broker's connections to the brokers of this listener.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     protocol = config.listener_security_protocol_map.get(listener)
     return _of_listener(config, listener, protocol, INTER_BROKER_MECHANISM)
 
 
 def problems(config: Config) -> list[str]:
-    """Reasons why the controllers of a configuration cannot be spoken with."""
+    """Return the reasons why connections to the controllers of a configuration are impossible."""
     try:
         of_controllers(config)
     except ConfigError as error:
@@ -55,19 +54,19 @@ def problems(config: Config) -> list[str]:
 
 
 def security_of(config: Config) -> Security:
-    """Security of a node's connections to the controllers.
+    """Return the security of a node's connections to the controllers.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     return Security(of_controllers(config))
 
 
 def client_security(path: Path | None, environment: Mapping[str, str] = os.environ) -> Security:
-    """Security of a client with the file of ``--command-config``; None: plain text.
+    """Return the security of a client with the file of ``--command-config``; None: plain text.
 
     Raises:
-        ConfigError: it cannot be read, or with every mistake in it.
+        ConfigError: the file cannot be read or has mistakes; the error lists all of them.
         KjbodError: a keystore or truststore cannot be used.
     """
     if path is None:
@@ -91,10 +90,10 @@ def _of_listener(config: Config, listener: str, protocol: str | None, mechanism_
 
 
 def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
-    """Settings of a listener of this node.
+    """Return the settings of a listener of this node.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     if listener.protocol == PLAINTEXT:
         return ListenerSettings()
@@ -104,7 +103,7 @@ def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
 
 
 def listener_problems(config: Config, listeners: Iterable[Listener]) -> list[str]:
-    """Reasons why these cannot be listened on as the file says."""
+    """Return the reasons why these listeners cannot be opened with the settings of the file."""
     found: list[str] = []
     for listener in listeners:
         try:
@@ -117,11 +116,11 @@ def listener_problems(config: Config, listeners: Iterable[Listener]) -> list[str
 async def listener_security(
     config: Config, listener: Listener, credentials: "Credentials", ready: Callable[[], Awaitable[object]]
 ) -> "ListenerSecurity | None":
-    """Security of a listener of this node, its files read; None: plain text. ``credentials`` and ``ready`` are those of
-    :class:`.listener.ListenerSecurity`.
+    """Return the security of a listener of this node, with its files read; None: plain text. ``credentials`` and
+    ``ready`` are those of :class:`.listener.ListenerSecurity`.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
         KjbodError: a keystore or truststore cannot be used.
     """
     if listener.protocol == PLAINTEXT:

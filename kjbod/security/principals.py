@@ -1,7 +1,7 @@
-"""Principals of clients by their certificates: the distinguished name as Java writes it, and
+"""Principals of clients from their certificates: the distinguished name as Java writes it, and
 ``ssl.principal.mapping.rules`` (KIP-371; ``SslPrincipalMapper`` of 4.3.1, ``X500Principal.getName``, RFC 2253).
 
-A rule is an expression of Java's (:mod:`kjbod.security.java_expressions`).
+A rule is a regular expression of Java (:mod:`kjbod.security.java_expressions`).
 """
 
 import re
@@ -15,7 +15,7 @@ from kjbod.security.java_expressions import LINE_ENDS, NUMBER_DIGITS_MAX, compil
 # ---- Rules
 
 DEFAULT: Final = "DEFAULT"
-"""The rule that takes the distinguished name as it is, and Kafka's default of the key."""
+"""The rule that keeps the distinguished name unchanged, and Kafka's default of the key."""
 _REFERENCE: Final = re.compile(r"\$(?P<number>[0-9]+)")
 _SPLITTER: Final = re.compile(
     rf"""
@@ -26,12 +26,12 @@ _SPLITTER: Final = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-"""A rule and the comma after it. Commas are parts of expressions, too: the rule ends where the shortest one does."""
+"""A rule and the comma after it. Expressions may contain commas too: a rule ends at its first possible end."""
 _RULE: Final = re.compile(
     r"RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<fold>[LU]?)", re.ASCII
 )
 _TRIMMED: Final = "".join(map(chr, range(0x21)))
-"""Of ``String.trim``."""
+"""Characters that ``String.trim`` removes."""
 _EXPECTED: Final = "expected DEFAULT or RULE:pattern/replacement/, with L or U after it for lower or upper case"
 
 
@@ -39,9 +39,9 @@ class Rule(Struct, frozen=True):
     """A rule of ``ssl.principal.mapping.rules``.
 
     Attributes:
-        pattern: must match the whole distinguished name; None: the rule is ``DEFAULT``.
-        replacement: what each match in it becomes: texts, and the numbers of groups.
-        fold: ``L`` or ``U``: in lower or upper case; empty: as it is.
+        pattern: expression that must match the whole distinguished name; None: the rule is ``DEFAULT``.
+        replacement: replacement of each match: texts, and the numbers of groups.
+        fold: ``L`` or ``U``: to lower or upper case; empty: unchanged.
     """
 
     pattern: re.Pattern[str] | None = None
@@ -50,10 +50,10 @@ class Rule(Struct, frozen=True):
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Rules in the order in which they are tried.
+    """Parse the rules, in the order in which they are tried.
 
     Raises:
-        ValueError: which rule is wrong, and what was expected.
+        ValueError: the rule that is wrong, and what was expected.
     """
     found = (match["rule"] for match in _SPLITTER.finditer(text.strip(_TRIMMED)))
     return tuple(_rule(each) for each in found if each)
@@ -77,10 +77,10 @@ def _rule(text: str) -> Rule:
 
 
 def principal_name(dn: str, rules: Sequence[Rule]) -> str:
-    """The name that the first rule that applies makes of a distinguished name.
+    """Return the name of a distinguished name by the first rule that applies.
 
     Raises:
-        ValueError: none applies (``NoMatchingRule``).
+        ValueError: no rule applies (``NoMatchingRule``).
     """
     for rule in rules:
         if rule.pattern is None:
@@ -92,9 +92,9 @@ def principal_name(dn: str, rules: Sequence[Rule]) -> str:
 
 
 def _with_literal_references(text: str, groups: int) -> str:
-    """The replacement with a backslash before what Kafka takes for a text: ``$4``, where there are 3 groups.
+    """Return the replacement with a backslash before references that Kafka treats as text: ``$4`` with only 3 groups.
 
-    From the second of them on Kafka puts it where it would belong if there were no backslashes yet.
+    From the second reference on, Kafka places the backslash as if it had not added one before.
     """
     escaped = text
     for reference in _REFERENCE.finditer(text) if groups else ():
@@ -122,7 +122,7 @@ _KEYWORDS: Final[Mapping[str, str]] = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-"""Attributes that RFC 2253 has a keyword for; of any other the OID is written."""
+"""Attributes with a keyword in RFC 2253; other attributes are written by OID."""
 _CHARSETS: Final[Mapping[int, str]] = {
     0x0C: "utf-8",  # UTF8String
     0x13: "ascii",  # PrintableString
@@ -131,18 +131,18 @@ _CHARSETS: Final[Mapping[int, str]] = {
     0x1B: "latin-1",  # GeneralString
     0x1E: "utf-16-be",  # BMPString
 }
-"""Tags of what is written as a text; of any other value the DER is written."""
+"""Tags of values that are written as text; other values are written in DER."""
 _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 _BLANKS: Final = " \r"
 _VERSION: Final = 0xA0
 _SUBJECT: Final = 4
-"""Of a certificate without its version: serial number, algorithm, issuer, validity, subject."""
+"""Position of the subject in a certificate without its version: serial number, algorithm, issuer, validity, subject."""
 _LENGTH_BYTES_MAX: Final = 4
 _NO_CERTIFICATE: Final = "expected a certificate in DER"
 
 
 class _Value(Struct, frozen=True):
-    """A value in DER: its tag, what is in it, and all of it."""
+    """A DER value: its tag, its content, and all of its bytes."""
 
     tag: int
     content: bytes
@@ -150,10 +150,10 @@ class _Value(Struct, frozen=True):
 
 
 def _values(data: bytes) -> Iterator[_Value]:
-    """Values one after the other.
+    """Yield consecutive values.
 
     Raises:
-        ValueError: one ends early, or has a length or a tag that no certificate needs.
+        ValueError: a value ends early, or has a length or a tag that no certificate needs.
     """
     at = 0
     while at < len(data):
@@ -171,14 +171,14 @@ def _values(data: bytes) -> Iterator[_Value]:
 
 
 def rfc2253(certificate_der: bytes) -> str:
-    """The distinguished name of a certificate's subject as ``X500Principal.getName()`` of Java 25 writes it.
+    """Return the distinguished name of a certificate's subject as ``X500Principal.getName()`` of Java 25 writes it.
 
-    Neither of the texts that the cryptography library has is that one: Java escapes ``=`` and ``#`` wherever they are,
-    knows fewer keywords, and writes the DER of a value that has none. Java 17 writes nonsense for a BMPString and for a
-    T61String beyond ASCII. A text that does not decode is refused, where Java puts one sign for whatever it was.
+    The texts of the cryptography library differ from it: Java escapes ``=`` and ``#`` everywhere, knows fewer keywords,
+        and writes DER for an attribute without a keyword. Java 17 writes nonsense for a BMPString and for a T61String
+        beyond ASCII. A text that does not decode is refused; Java writes a substitute character.
 
     Raises:
-        ValueError: it is no certificate.
+        ValueError: the bytes are no certificate.
     """
     certificate = _first(certificate_der)
     fields = [each for each in _values(_first(certificate.content).content) if each.tag != _VERSION]
@@ -199,7 +199,7 @@ def _first(data: bytes) -> _Value:
 
 
 def _attribute(content: bytes) -> str:
-    """``CN=alice`` of one attribute; the DER of what has no keyword or is no text."""
+    """Return one attribute as ``CN=alice``; with its value in DER if it has no keyword or is no text."""
     parts = tuple(_values(content))
     if len(parts) != 2:
         raise ValueError(_NO_CERTIFICATE)
@@ -228,7 +228,7 @@ def _each_escaped(text: str) -> str:
 
 
 def _oid(content: bytes) -> str:
-    """The dotted form of an object identifier."""
+    """Return the dotted form of an object identifier."""
     arcs = [0]
     for byte in content:
         arcs[-1] = arcs[-1] << 7 | byte & 0x7F

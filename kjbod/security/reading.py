@@ -1,5 +1,5 @@
-"""Settings of secured connections, read from files of configuration: resolves ``config.providers``, and reads the JAAS
-file. Whoever has PLAINTEXT alone does without this module, and what it loads (:mod:`kjbod.security.opening`)."""
+"""Read the settings of secured connections from configuration files, including ``config.providers`` and the JAAS file.
+A node with PLAINTEXT only does not load this module or its imports (:mod:`kjbod.security.opening`)."""
 
 import os
 import shlex
@@ -27,19 +27,20 @@ JAAS_PROPERTY: Final = "java.security.auth.login.config"
 KRB5_PROPERTY: Final = "java.security.krb5.conf"
 """The Java property that names ``krb5.conf``."""
 KRB5_VARIABLE: Final = "KRB5_CONFIG"
-"""The variable of MIT's library that does."""
+"""The environment variable of MIT's library for ``krb5.conf``."""
 FILE_BYTES_MAX: Final = 1024 * 1024
 HEAD_BYTES: Final = 4096
-"""Of a file, that tell its kind."""
+"""Number of bytes at the start of a file that are enough to recognize its kind."""
 CLIENT_PREFIXES: Final = ("security.", "ssl.", "sasl.", "bootstrap.", "client.", "config.providers")
-"""Of keys that tell that a file is a client's."""
+"""Prefixes of keys that show that a file is a client's."""
 
 
 def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str) -> ChannelSettings:
-    """Settings of a node's connections to others by their listener; see :func:`kjbod.security.settings.of_listener`.
+    """Return the settings of a node's connections to other nodes by their listener; see
+    :func:`kjbod.security.settings.of_listener`.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     found = settings.of_listener(
         config.properties,
@@ -57,10 +58,10 @@ def of_listener(config: Config, listener: str, protocol: str, mechanism_key: str
 
 
 def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
-    """Settings of a listener of this node.
+    """Return the settings of a listener of this node.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     found = settings.of_own_listener(
         config.properties,
@@ -77,10 +78,10 @@ def of_own_listener(config: Config, listener: Listener) -> ListenerSettings:
 
 
 def of_client(path: Path, environment: Mapping[str, str]) -> ChannelSettings:
-    """Settings of a client, from the file of ``--command-config``.
+    """Return the settings of a client, from the file of ``--command-config``.
 
     Raises:
-        ConfigError: it cannot be read, or with every mistake in it.
+        ConfigError: the file cannot be read or has mistakes; the error lists all of them.
     """
     properties = _properties(path)
     variables = Variables(properties, environment)
@@ -90,10 +91,10 @@ def of_client(path: Path, environment: Mapping[str, str]) -> ChannelSettings:
 
 
 def _require_usable(kerberos: Kerberos | None, environment: Mapping[str, str] = os.environ) -> None:
-    """Require the library of Kerberos, and show it the ``krb5.conf`` of Java's, where it has none of its own.
+    """Require the Kerberos library, and point it to Java's ``krb5.conf`` if it has none of its own.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: the library is not installed.
     """
     if kerberos is None:
         return
@@ -108,11 +109,11 @@ def _require_usable(kerberos: Kerberos | None, environment: Mapping[str, str] = 
 def _require_elsewhere(
     config: Config, tls: Tls | None, login: "Kerberos | TokenSettings | ValidatorSettings | None"
 ) -> None:
-    """Require that stores, and files of logins, lie on no disk that a broker's process watches: a thread that waits for
-    one that hangs would keep the process, its port and its locks, also when it is killed.
+    """Require that stores and login files are not on a disk that a broker's process watches. A thread that reads from a
+    hung disk would keep the process, its port and its locks, even after a kill.
 
     Raises:
-        ConfigError: one does.
+        ConfigError: a file is on such a disk.
     """
     if "broker" not in config.process_roles:
         return
@@ -137,10 +138,10 @@ def _require_elsewhere(
 
 
 def _sections(path: str | None, environment: Mapping[str, str]) -> Mapping[str, Sequence[LoginModule]]:
-    """Sections of the JAAS file; none where there is no file.
+    """Return the sections of the JAAS file; empty if there is no file.
 
     Raises:
-        ConfigError: it cannot be read, or is none.
+        ConfigError: the file cannot be read, or is no JAAS file.
     """
     named = path or _from_options(environment)
     if not named:
@@ -156,7 +157,7 @@ def _sections(path: str | None, environment: Mapping[str, str]) -> Mapping[str, 
 
 
 def _from_options(environment: Mapping[str, str], name: str = JAAS_PROPERTY) -> str | None:
-    """The value of a property that is given to Java by ``KAFKA_OPTS``."""
+    """Return the value of a Java property from ``KAFKA_OPTS``; None: not set."""
     given = environment.get("KAFKA_OPTS", "")
     try:
         options = shlex.split(given)
@@ -178,7 +179,7 @@ def _properties(path: Path) -> Mapping[str, str]:
         found = parse_properties(text)
     except ValueError as error:
         raise ConfigError(f"{path}: {kind_by_content(text[:HEAD_BYTES]) or error}") from None
-    # Read as properties, such a file would say nothing of security, and the password be missing or the text plain.
+    # Parsed as properties, such a file would have no security keys: no password, or a plain-text connection.
     if not any(name.startswith(CLIENT_PREFIXES) for name in found) and (kind := kind_by_content(text[:HEAD_BYTES])):
         raise ConfigError(f"{path}: {kind}")
     return found

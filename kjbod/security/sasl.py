@@ -1,11 +1,11 @@
-"""The client's half of SASL mechanisms as machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka
-speaks them (``PlainSaslServer``, ``ScramSaslServer``, ``ScramFormatter`` of 4.3.1, KIP-43, KIP-48, KIP-84).
+"""The client's half of SASL mechanisms as state machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677),
+compatible with Kafka (``PlainSaslServer``, ``ScramSaslServer``, ``ScramFormatter`` of 4.3.1, KIP-43, KIP-48, KIP-84).
 
-A machine gives the first message, and then the answer to each of the server's, until it says that it is done. SCRAM
-proves both ends to each other: a server that does not know the password is found out by its last message.
+A state machine gives the first message, then the answer to each message of the server, until it is done. SCRAM
+authenticates both ends: the last message of a server without the password fails the check.
 
-Kafka takes names and passwords as the bytes of their UTF-8, without the preparation (SASLprep) that libraries of SCRAM
-do: a password that it changes would be another one. So the few lines of SCRAM are here, and the hashes are Python's.
+Kafka uses names and passwords as UTF-8 bytes, without the preparation (SASLprep) of SCRAM libraries, which could change
+a password. So the few lines of SCRAM are here, with the hashes of Python.
 """
 
 import base64
@@ -20,38 +20,38 @@ from kjbod.security.keys import Login
 
 _PLAIN: Final = "PLAIN"
 _GS2_HEADER: Final = "n,,"
-"""No channel binding, no other identity."""
+"""No channel binding and no other identity."""
 _TOKEN_EXTENSION: Final = ",tokenauth=true"
-"""Says that name and password are those of a delegation token (``ScramLoginModule``, KIP-48)."""
+"""Marks name and password as those of a delegation token (``ScramLoginModule``, KIP-48)."""
 
 
 class ClientMechanism(Protocol):
     """The client's half of one exchange.
 
     Attributes:
-        blocks: whether its steps may take long: each is to be taken in a thread.
+        blocks: whether its steps may take long; each step must then run in a thread.
     """
 
     blocks: bool
 
     def first(self) -> bytes:
-        """The message to begin with."""
+        """Return the first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The answer to a message of the server; None: that was the last one.
+        """Return the answer to a message of the server; None: that was the last message.
 
         Raises:
-            RemoteProtocolError: it is not what the mechanism has there, or the server does not know the password.
+            RemoteProtocolError: the message does not fit the mechanism, or the server does not know the password.
         """
 
 
 def client_mechanism(login: Login, nonce: str) -> ClientMechanism:
-    """The machine for one exchange; ``nonce``: printable, without commas, never used before."""
+    """Return the state machine for one exchange. ``nonce`` is printable, without commas, and never used before."""
     return _Plain(login) if login.mechanism == _PLAIN else _Scram(login, nonce)
 
 
 class _Plain:
-    """PLAIN: name and password in one message."""
+    """PLAIN: user name and password in one message."""
 
     blocks = False
 
@@ -68,7 +68,7 @@ class _Plain:
 
 
 class _Scram:
-    """SCRAM: two messages each; neither has the password."""
+    """SCRAM: two messages from each end; none contains the password."""
 
     blocks = False
 
@@ -94,12 +94,12 @@ class _Scram:
         return None
 
     def _prove(self, server_first: str, fields: dict[str, str]) -> bytes:
-        """The client's final message."""
+        """Return the client's final message."""
         nonce, salt, iterations = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise RemoteProtocolError(f"the server sent an old message of {self._login.mechanism}")
         if not self._mechanism.iterations_min <= iterations <= ITERATIONS_MAX:
-            # Fewer would help whoever pretends to be the server to the password, more keep us busy.
+            # Fewer iterations would help an impostor guess the password, more would keep us busy.
             raise RemoteProtocolError(
                 f"the server wants {iterations} iterations of {self._login.mechanism}: expected "
                 f"{self._mechanism.iterations_min} to {ITERATIONS_MAX}"
@@ -122,5 +122,5 @@ class _Scram:
 
 
 def sasl_name(name: str) -> str:
-    """A user's name as SCRAM writes it (RFC 5802, ``saslname``)."""
+    """Return a user's name as SCRAM writes it (RFC 5802, ``saslname``)."""
     return name.replace("=", "=3D").replace(",", "=2C")

@@ -1,14 +1,14 @@
-"""The server's half of SASL mechanisms as machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), as Kafka
-speaks them (``PlainSaslServer``, ``PlainServerCallbackHandler``, ``ScramSaslServer``, ``ScramServerCallbackHandler`` of
-4.3.1, KIP-43, KIP-48, KIP-84).
+"""The server's half of SASL mechanisms as state machines without I/O: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677),
+compatible with Kafka (``PlainSaslServer``, ``PlainServerCallbackHandler``, ``ScramSaslServer``,
+``ScramServerCallbackHandler`` of 4.3.1, KIP-43, KIP-48, KIP-84).
 
-A machine answers each message of the client until it says who the client is, or refuses it. Nothing may be sent to a
-machine after that. How long a message may be is the caller's to check (``sasl.server.max.receive.size``); what a
-machine does with it takes time in proportion to its length.
+A state machine answers each message of the client until it reports the user or refuses the client. After that it
+accepts no message. The caller limits the length of messages (``sasl.server.max.receive.size``); the work per message
+grows linearly with its length.
 
-Names and passwords are the bytes of their UTF-8, as in :mod:`kjbod.security.sasl`. Stricter than Kafka, SCRAM takes no
-channel binding but the one that was agreed on, and does not tell that an identity which was asked for is another one:
-Kafka does, for names that it knows. Kafka's SCRAM takes names in ASCII alone; here any are.
+Names and passwords are UTF-8 bytes, as in :mod:`kjbod.security.sasl`. Stricter than Kafka, SCRAM accepts only the
+agreed channel binding. It also does not report that the requested identity differs from the user; Kafka does for known
+names. Kafka's SCRAM accepts ASCII names only; here any name is accepted.
 """
 
 import base64
@@ -40,10 +40,11 @@ _CLIENT_FINAL: Final = re.compile(
 
 
 class Refused(KjbodError):  # noqa: N818 - an answer of the protocol
-    """A client is not let in. The text is Kafka's to the client: it has no secret, nor whether a name is known.
+    """Refusal of a client. The text for the client is Kafka's: it has no secret, and does not show whether a name is
+    known.
 
     Attributes:
-        reason: for our log; the same where nothing else is given.
+        reason: reason for our log; the text for the client if not given.
     """
 
     def __init__(self, words: str, reason: str = "") -> None:
@@ -56,9 +57,9 @@ class Answer(Struct, frozen=True):
 
     Attributes:
         reply: the message to send back; it may be empty.
-        user: who the client has proved to be; None: that is not done yet.
-        token_expires_ms: when the delegation token expires by which it has, since 1970; None: it was by none.
-        lifetime_ms: how long the proof holds; None: for good.
+        user: user that the client has proved to be; None: the exchange is not finished.
+        token_expires_ms: end of the delegation token of this login, milliseconds since 1970; None: no delegation token.
+        lifetime_ms: time for which the login is valid; None: no limit.
     """
 
     reply: bytes
@@ -71,24 +72,24 @@ class ServerMechanism(Protocol):
     """The server's half of one exchange."""
 
     def answer(self, message: bytes) -> Answer:
-        """The answer to a message of the client.
+        """Return the answer to a message of the client.
 
         Raises:
-            Refused: it is wrong in whatever way.
+            Refused: the client is refused.
         """
 
 
 @runtime_checkable
 class SlowMechanism(ServerMechanism, Protocol):
-    """A mechanism whose answers may take long to find."""
+    """A mechanism whose answers may take long to compute."""
 
     def work(self, message: bytes) -> None:
-        """Find the answer to a message, for :meth:`answer`. Blocks, and is to be called in a thread."""
+        """Compute the answer to a message, for :meth:`answer`. Blocks: run it in a thread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """The part of a password that a server keeps (``ScramCredential``)."""
+    """Data that a server stores instead of a password (``ScramCredential``)."""
 
     salt: bytes
     stored_key: bytes = dataclasses.field(repr=False)
@@ -100,9 +101,9 @@ class TokenCredential(Struct, frozen=True):
     """A delegation token as a login.
 
     Attributes:
-        credential: of its HMAC, as of a password.
-        owner: name of the user that it stands for.
-        expires_ms: since 1970.
+        credential: credential whose password is the HMAC of the token.
+        owner: name of the user whom the token represents.
+        expires_ms: end of the token, milliseconds since 1970.
     """
 
     credential: ScramCredential
@@ -111,18 +112,18 @@ class TokenCredential(Struct, frozen=True):
 
 
 def no_token(_token_id: str) -> TokenCredential | None:
-    """Nobody's."""
+    """Return None: no tokens."""
     return None
 
 
 def plain_users(module: LoginModule) -> Mapping[str, str]:
-    """Passwords by user name: the options ``user_NAME=password`` of a ``PlainLoginModule``."""
+    """Return passwords by user name, from the options ``user_NAME=password`` of a ``PlainLoginModule``."""
     options = module.options.items()
     return {name.removeprefix(_USER_OPTION): password for name, password in options if name.startswith(_USER_OPTION)}
 
 
 def plain(users: Mapping[str, str]) -> ServerMechanism:
-    """The machine for one exchange by PLAIN; ``users``: passwords by name."""
+    """Return the state machine for one exchange by PLAIN; ``users``: passwords by name."""
     return _Plain(users)
 
 
@@ -132,19 +133,19 @@ def scram(
     nonce: str,
     token: Callable[[str], TokenCredential | None] = no_token,
 ) -> ServerMechanism:
-    """The machine for one exchange by SCRAM.
+    """Return the state machine for one exchange by SCRAM.
 
     Args:
         mechanism: ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
-        credential: that of a user; None: there is no such user.
+        credential: returns the credential of a user; None: no such user.
         nonce: printable, without commas, never used before.
-        token: a delegation token by its id; None: there is no such token.
+        token: returns a delegation token by its id; None: no such token.
     """
     return _Scram(mechanism, credential, nonce, token)
 
 
 class _Begun(Struct, frozen=True):
-    """An exchange after its first two messages; ``signed`` is what both ends sign of them."""
+    """An exchange after its first two messages. ``signed`` is the part of these messages that both ends sign."""
 
     user: str
     credential: ScramCredential
@@ -155,7 +156,7 @@ class _Begun(Struct, frozen=True):
 
 
 class _Plain:
-    """PLAIN: all in one message."""
+    """PLAIN: user name and password in one message."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
@@ -187,14 +188,14 @@ class _Plain:
         except UnicodeDecodeError:
             return None
         known = self._users.get(user)
-        # Takes as long for a name that nobody has. A surrogate of a file is nothing that a client could send as UTF-8.
+        # Takes equally long for an unknown name. A client cannot send a surrogate of a file as UTF-8.
         expected = (known or "").encode(errors="surrogatepass")
         matches = hmac.compare_digest(expected, password)
         return user if matches and known is not None else None
 
 
 class _Scram:
-    """SCRAM: two messages each. Kafka refuses a name that it does not know after the first of the client's."""
+    """SCRAM: two messages from each end. As in Kafka, an unknown name is refused after the client's first message."""
 
     def __init__(
         self,
@@ -212,7 +213,7 @@ class _Scram:
         self._next: Callable[[str], Answer] | None = self._first
 
     def answer(self, message: bytes) -> Answer:
-        step, self._next = self._next, None  # none follows one that fails
+        step, self._next = self._next, None  # after a failed step there is no next step
         if step is None:
             raise self._refused()
         try:
@@ -238,7 +239,7 @@ class _Scram:
         return Answer(reply.encode())
 
     def _known(self, name: str, *, by_token: bool) -> tuple[str, ScramCredential, int | None]:
-        """The user that a name stands for, the credential, and when that expires."""
+        """Return the user of a name, the credential, and the time at which the credential expires."""
         if by_token:
             token = self._token(name)
             if token is not None:
@@ -266,15 +267,15 @@ class _Scram:
         return Answer(f"v={base64.b64encode(proved).decode()}".encode(), begun.user, begun.token_expires_ms)
 
     def _refused(self) -> Refused:
-        # Of ``SaslServerAuthenticator``, which tells a client of SCRAM no more than this.
+        # Text of ``SaslServerAuthenticator``: a client of SCRAM learns nothing else.
         return Refused(
             f"Authentication failed during authentication due to invalid credentials with SASL mechanism {self._name}"
         )
 
 
 def _is_token(extensions: str) -> bool:
-    """Whether the client logs in by a delegation token; of an extension that is there twice the last one counts, and
-    its case does not, as in Kafka (``ScramExtensions``)."""
+    """Return whether the client logs in by a delegation token. As in Kafka (``ScramExtensions``), the last of repeated
+    extensions counts, and case is ignored."""
     found = dict(one.split("=", 1) for one in extensions.split(",")[1:])
     return found.get(_TOKEN_EXTENSION, "").lower() == "true"
 

@@ -1,14 +1,15 @@
-"""Security of connections as files say it: a ``server.properties`` of those to its controllers, and a file of
-``--command-config`` of those to a cluster (``ChannelBuilders.clientChannelBuilder``, ``JaasContext``,
+"""Read the security of connections from files: a ``server.properties`` for connections to controllers, and a file of
+``--command-config`` for connections to a cluster (``ChannelBuilders.clientChannelBuilder``, ``JaasContext``,
 ``DefaultSslEngineFactory`` of 4.3.1).
 
-A broker's connection to controllers is one of their listener: ``listener.name.controller.ssl.keystore.location`` comes
-before ``ssl.keystore.location``, the mechanism is ``sasl.mechanism.controller.protocol``, and the login is
-``listener.name.controller.scram-sha-512.sasl.jaas.config`` or the section ``KafkaServer`` of the JAAS file. A client's
-are ``security.protocol``, ``sasl.mechanism`` and ``sasl.jaas.config``, or the section ``KafkaClient``.
+A broker's connection to the controllers uses the keys of their listener:
+``listener.name.controller.ssl.keystore.location`` comes before ``ssl.keystore.location``. The mechanism is
+``sasl.mechanism.controller.protocol``. The login is ``listener.name.controller.scram-sha-512.sasl.jaas.config`` or the
+section ``KafkaServer`` of the JAAS file. A client uses ``security.protocol``, ``sasl.mechanism`` and
+``sasl.jaas.config``, or the section ``KafkaClient``.
 
-Only what the protocol needs is read, so that a file whose secrets somebody may not read serves for all else. A mistake
-is one line with file, key and what was expected, and never has the value of a secret.
+Only the keys that the protocol needs are read, so unreadable secrets of other protocols do no harm. A mistake is one
+line with file, key and the expected value, and never shows a secret.
 """
 
 import re
@@ -47,10 +48,10 @@ if TYPE_CHECKING:
     from kjbod.security.oauthbearer.keys import ValidatorSettings
 
 Sections = Callable[[], Mapping[str, Sequence[LoginModule]]]
-"""Gives the sections of the JAAS file by their names, none where there is no file; raises :class:`ConfigError`. It is
-asked only where a login is to be in it."""
+"""Returns the sections of the JAAS file by name, empty if there is no file; raises :class:`ConfigError`. Called only if
+a login must come from that file."""
 Resolve = Callable[[str], str]
-"""Replaces what ``config.providers`` stand for in a value; raises ``ValueError`` with the reason where that fails."""
+"""Resolves the ``config.providers`` references in a value; raises ``ValueError`` with the reason if that fails."""
 
 MECHANISMS: Final[Mapping[str, str]] = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -59,7 +60,7 @@ MECHANISMS: Final[Mapping[str, str]] = {
     GSSAPI: MODULE,
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
-"""Mechanisms of SASL that kjbod has, and Kafka's login module of each."""
+"""SASL mechanisms of kjbod, with Kafka's login module of each."""
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 DEFAULT_MECHANISM: Final = GSSAPI
@@ -73,7 +74,7 @@ _ENGINE: Final = "ssl.engine.factory.class"
 _ENABLED: Final = "sasl.enabled.mechanisms"
 _USER_OF_URL: Final = re.compile(r"//[^/\s]*@")
 SHOWN_MAX: Final = 120
-"""Characters of a value in a line about it."""
+"""Maximum characters of a value in a message."""
 _SECRETS: Final = (
     "password",
     "jaas.config",
@@ -94,19 +95,19 @@ def of_listener(
     resolve: Resolve,
     sections: Sections = dict,
 ) -> ChannelSettings:
-    """Settings of a node's connections to others of its kind.
+    """Return the settings of a node's connections to other nodes of its kind.
 
     Args:
-        properties: of its ``server.properties``.
-        source: the name of that file, for messages.
-        listener: the others' listener: the first of ``controller.listener.names``.
-        protocol: of that listener.
-        mechanism_key: of the mechanism: ``sasl.mechanism.controller.protocol``.
-        resolve: for ``config.providers``.
-        sections: of its JAAS file.
+        properties: content of its ``server.properties``.
+        source: name of that file, for messages.
+        listener: listener of the other nodes: the first of ``controller.listener.names``.
+        protocol: protocol of that listener.
+        mechanism_key: key of the mechanism: ``sasl.mechanism.controller.protocol``.
+        resolve: resolves ``config.providers``.
+        sections: returns the sections of its JAAS file.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     if protocol == PLAINTEXT:
         return PLAIN_TEXT
@@ -119,7 +120,7 @@ def of_listener(
             return None
         # Kafka ignores a login without the listener's prefix (ChannelBuilders.channelBuilderConfigs).
         key = f"{reader.prefix}{mechanism.lower()}.sasl.jaas.config"
-        # What a mechanism has keys of its own for is of the listener, too.
+        # The keys of a mechanism's own belong to the listener too.
         return reader.login(mechanism, key, _server_sections(listener), sections)
 
     return _settings(reader, protocol, login)
@@ -128,10 +129,10 @@ def of_listener(
 def of_client(
     properties: Mapping[str, str], source: str, resolve: Resolve, sections: Sections = dict
 ) -> ChannelSettings:
-    """Settings of a client, from the file of ``--command-config``.
+    """Return the settings of a client, from the file of ``--command-config``.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     reader = _Reader(properties, source, resolve)
     protocol = (reader.text("security.protocol") or PLAINTEXT).upper()
@@ -157,10 +158,10 @@ def of_own_listener(
     resolve: Resolve,
     sections: Sections = dict,
 ) -> ListenerSettings:
-    """Settings of a listener of this node's own; arguments as :func:`of_listener`.
+    """Return the settings of a listener of this node. Arguments as for :func:`of_listener`.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the settings have mistakes; the error lists all of them.
     """
     if protocol == PLAINTEXT:
         return ListenerSettings()
@@ -170,7 +171,7 @@ def of_own_listener(
     if tls is not None and tls.keystore is None:
         reader.wrong("ssl.keystore.location", f"expected a keystore, as the listener {listener} has TLS")
     if tls is not None and protocol == SASL_SSL and reader.key("ssl.client.auth") == "ssl.client.auth":
-        # Who logs in by SASL needs no certificate, unless that is said of this listener (ChannelBuilders.create).
+        # A client with a SASL login needs no certificate unless this listener requires it (ChannelBuilders.create).
         tls = structs.replace(tls, client_auth=NO_CLIENT)
     has_sasl = protocol in (SASL_PLAINTEXT, SASL_SSL)
     mechanisms = reader.enabled_mechanisms(listener, sections) if has_sasl else {}
@@ -191,7 +192,8 @@ def of_own_listener(
 
 
 def _server_sections(listener: str) -> Sequence[str]:
-    """Sections of a JAAS file with the login of a node (``JaasContext.loadServerContext``), the first one counts."""
+    """Return the sections of a JAAS file for the login of a node (``JaasContext.loadServerContext``); the first one
+    wins."""
     return f"{listener.lower()}.KafkaServer", "KafkaServer"
 
 
@@ -207,7 +209,7 @@ def _settings(
 
 
 class _Reader:
-    """Keys of one file, those with ``prefix`` before those without; collects the problems."""
+    """Keys of one file; keys with ``prefix`` come before keys without. Collects the problems."""
 
     def __init__(
         self,
@@ -224,11 +226,11 @@ class _Reader:
         self.problems: list[str] = [] if problems is None else problems
 
     def key(self, name: str) -> str:
-        """The key that is meant by ``name``: that of the listener, where the file has it."""
+        """Return the full key for ``name``: the listener's key if the file has it."""
         return f"{self.prefix}{name}" if f"{self.prefix}{name}" in self._properties else name
 
     def text(self, name: str) -> str | None:
-        """The value, without blanks around it; None where it is not there, or cannot be resolved."""
+        """Return the trimmed value; None if it is not set, or cannot be resolved."""
         value = self._properties.get(self.key(name))
         if value is None:
             return None
@@ -239,7 +241,7 @@ class _Reader:
             return None
 
     def named(self, name: str) -> str:
-        """A key with its file, for messages."""
+        """Return a key with its file, for messages."""
         return f"{self._source}: {self.key(name)}"
 
     def note(self, words: str) -> None:
@@ -247,7 +249,7 @@ class _Reader:
         self.problems.append(f"{self._source}: {words}")
 
     def of_options(self, where: str, options: Mapping[str, str]) -> Self:
-        """A reader of a JAAS entry's options, whose problems are among ours."""
+        """Return a reader of a JAAS entry's options, which adds its problems to ours."""
         return type(self)(options, f"{self._source}: {where}", str, problems=self.problems)
 
     def wrong(self, name: str, expected: str) -> None:
@@ -259,17 +261,18 @@ class _Reader:
         elif key.endswith(_SECRETS):
             self.problems.append(f"{self._source}: {key}: {expected}")
         else:
-            shown = _USER_OF_URL.sub("//...@", value)  # a password may be in it
+            shown = _USER_OF_URL.sub("//...@", value)  # the URL may contain a password
             self.problems.append(f"{self._source}: {key}={printable(shown, SHOWN_MAX)}: {expected}")
 
     def refuse_classes(self, protocol: str, of_sasl: Iterable[str]) -> None:
-        """Note the classes that a protocol would need; ``of_sasl``: keys of those that SASL would."""
+        """Note classes that a protocol would need; ``of_sasl``: keys of the classes that SASL would need."""
         for name in (*([_ENGINE] if SSL in protocol else []), *(of_sasl if protocol != SSL else [])):
             if self.text(name):
                 self.wrong(name, "expected nothing: kjbod runs no Java classes")
 
     def refuse_classes_of_listeners(self, protocol: str) -> None:
-        """Note classes that would decide who a client is: without them others would be let in, or as somebody else."""
+        """Note classes that decide the identity of a client: without them, other clients would get access, or another
+        identity."""
         enabled = [one for one in self._list(_ENABLED) if one in MECHANISMS and one != OAUTHBEARER]
         self.refuse_classes(protocol, [f"{one.lower()}.{_SERVER_CALLBACK}" for one in enabled])
         if self.text("principal.builder.class") not in (None, "", _PRINCIPALS):
@@ -278,7 +281,7 @@ class _Reader:
     # ---- TLS
 
     def tls(self) -> Tls:
-        """Settings of TLS."""
+        """Return the settings of TLS."""
         algorithm = self.text("ssl.endpoint.identification.algorithm")
         return Tls(
             source=self._source,
@@ -323,7 +326,7 @@ class _Reader:
         )
 
     def _path(self, name: str) -> str | None:
-        """A path; one that is there and blank is a template that nobody has filled in, and must not mean any."""
+        """Return a path. A blank value is an unfilled template, and is an error instead of the default."""
         text = self.text(name)
         if text == "":
             self.wrong(name, "expected the path of a file")
@@ -347,7 +350,7 @@ class _Reader:
     # ---- SASL
 
     def mechanism(self, name: str) -> str | None:
-        """The mechanism that a key names; None where kjbod has it not."""
+        """Return the mechanism that a key names; None if kjbod does not have it."""
         mechanism = self.text(name) or DEFAULT_MECHANISM
         if mechanism in MECHANISMS:
             return mechanism
@@ -355,7 +358,7 @@ class _Reader:
         return None
 
     def login(self, mechanism: str, key: str, names: Sequence[str], sections: Sections) -> Login | None:
-        """A login, from the value of ``key``, or from the first of the sections ``names`` that is there."""
+        """Return a login, from the value of ``key``, or from the first of the sections ``names`` that exists."""
         modules = self._modules(key, names, sections)
         where = key if key in self._properties else f"section {names[-1]} of the JAAS file"
         if not modules:
@@ -390,7 +393,7 @@ class _Reader:
         return Login(GSSAPI, found.principal or "the ticket cache", kerberos=found)
 
     def acceptor(self, listener: str, sections: Sections) -> Kerberos | None:
-        """The login of a listener's own principal."""
+        """Return the login of a listener's own principal."""
         key = f"{self.prefix}{GSSAPI.lower()}.sasl.jaas.config"
         modules = self._modules(key, _server_sections(listener), sections)
         module = next((one for one in modules if one.name.endswith(KRB5)), None)
@@ -408,7 +411,7 @@ class _Reader:
             return None
 
     def enabled_mechanisms(self, listener: str, sections: Sections) -> Mapping[str, Mapping[str, str]]:
-        """Mechanisms of a listener that kjbod has, with the users of PLAIN."""
+        """Return the mechanisms of a listener that kjbod has, with the users of PLAIN."""
         enabled = self._list(_ENABLED) or (DEFAULT_MECHANISM,)
         known = [one for one in enabled if one in MECHANISMS]
         if not known:
@@ -425,7 +428,7 @@ class _Reader:
         return plain_users(module)
 
     def tokens(self, listener: str, sections: Sections) -> "ValidatorSettings | None":
-        """Rules of the tokens that a listener takes."""
+        """Return the rules for the tokens that a listener accepts."""
         from kjbod.security.oauthbearer.settings import validator_of
 
         key = f"{self.prefix}{OAUTHBEARER.lower()}.sasl.jaas.config"
@@ -437,14 +440,14 @@ class _Reader:
         return validator_of(self, module, where)
 
     def lifetimes_ms(self, mechanisms: Iterable[str]) -> Mapping[str, int]:
-        """For how long a login holds, by its mechanism; a key of the mechanism comes before that of all."""
+        """Return the lifetime of a login by mechanism; a mechanism's own key overrides the general key."""
         name = "connections.max.reauth.ms"
         own = {one: f"{one.lower()}.{name}" for one in mechanisms}
         found = {one: self.milliseconds(key if self.key(key) in self._properties else name) for one, key in own.items()}
         return {one: lifetime_ms for one, lifetime_ms in found.items() if lifetime_ms}
 
     def milliseconds(self, name: str, default: int = 0) -> int:
-        """A period, or the default where it is not there."""
+        """Return a period in ms, or the default if it is not set."""
         text = self.text(name) or str(default)
         if not text.isascii() or not text.isdigit() or int(text) > LONG_MAX:
             self.wrong(name, f"expected a whole number from 0 to {LONG_MAX} (ms)")
@@ -452,7 +455,7 @@ class _Reader:
         return int(text)
 
     def principal_rules(self) -> tuple[Rule, ...]:
-        """Rules that make a principal of a certificate's name."""
+        """Return the rules that turn a certificate's name into a principal."""
         name = "ssl.principal.mapping.rules"
         try:
             return parse_rules(self.text(name) or DEFAULT_RULE)
@@ -461,7 +464,7 @@ class _Reader:
             return ()
 
     def kerberos_rules(self) -> tuple[KerberosRule, ...]:
-        """Rules that make a principal of a Kerberos name."""
+        """Return the rules that turn a Kerberos name into a principal."""
         text = self.text(KERBEROS_RULES)
         try:
             return parse_kerberos_rules(DEFAULT_RULE if text is None else text)
@@ -470,7 +473,8 @@ class _Reader:
             return ()
 
     def _modules(self, key: str, names: Sequence[str], sections: Sections) -> Sequence[LoginModule]:
-        """Login modules of a key's value, or, where it is not there, of the first of these sections that is."""
+        """Return the login modules of a key's value, or, if it is not set, of the first of these sections that
+        exists."""
         if key not in self._properties:
             found = sections()
             return next((found[name] for name in names if found.get(name)), ())

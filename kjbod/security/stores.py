@@ -1,11 +1,11 @@
-"""Keystores and truststores as Kafka's brokers and clients have them (``DefaultSslEngineFactory`` of 4.3.1; KIP-651 for
-PEM; ``KeyStore`` of Java). Blocking code.
+"""Read keystores and truststores of Kafka's brokers and clients (``DefaultSslEngineFactory`` of 4.3.1; KIP-651 for PEM;
+``KeyStore`` of Java). Blocking code.
 
-PEM is read by Python's ssl alone. PKCS12 needs the package ``cryptography``, which is imported when there is one to
-read. JKS, a format of Java's own, is brought into PKCS12 by the host's ``keytool``: a host that runs Kafka has it. As
-in Java (``keystore.type.compat``), JKS and PKCS12 are told apart by how the file begins, whatever the type given is.
+Python's ssl reads PEM. PKCS12 needs the package ``cryptography``, which is imported on demand. The host's ``keytool``
+converts JKS, a format of Java, to PKCS12; a host that runs Kafka has ``keytool``. As in Java
+(``keystore.type.compat``), the first bytes decide between JKS and PKCS12, whatever type is configured.
 
-A PKCS12 or JKS keystore is expected to have one private key.
+A PKCS12 or JKS keystore must have exactly one private key.
 """
 
 import base64
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 STORE_BYTES_MAX: Final = 4 << 20
-"""Java's own ``cacerts`` has a sixteenth of it."""
+"""Java's own ``cacerts`` has a sixteenth of this size."""
 KEYTOOL_DEADLINE_S: Final = 20.0
-"""A start of Java takes a second, on a busy host some."""
+"""A start of Java takes a second, and longer on a busy host."""
 
 _KEYSTORE, _TRUSTSTORE = "keystore", "truststore"
 _IN_MEMORY = ("/dev/shm", "/run")
-"""Where most hosts have a tmpfs: nothing that is written there reaches a disk."""
+"""Mount points of a tmpfs on most hosts: files written there reach no disk."""
 _JKS_MAGIC, _JCEKS_MAGIC = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
 _PFX = re.compile(rb"0(?:[\x00-\x80]|\x81.|\x82..|\x83...|\x84....)\x02\x01\x03", re.DOTALL)
-"""A PKCS12 file begins so: a sequence, and in it version 3 (RFC 7292)."""
+"""Start of a PKCS12 file: a sequence with version 3 (RFC 7292)."""
 _PEM_BLOCK = re.compile(
     r"-BEGIN\s+(?P<label>[A-Z0-9]+(?:\s+[A-Z0-9]+){0,4})-+\s*"
     r"(?P<headers>(?:[A-Za-z0-9-]+:[^\r\n]*[\r\n]+)*)(?P<body>[A-Za-z0-9/+=\s]*)-+END"
 )
-"""As ``PemParser`` has it: line ends may be spaces, since a value of a properties file is one line."""
+"""Blocks as in ``PemParser``: line ends may be spaces, because a value of a properties file is one line."""
 _CERTIFICATE = "CERTIFICATE"
 _OTHER_LABELS: Final = {"X509 CERTIFICATE": _CERTIFICATE, "TRUSTED CERTIFICATE": _CERTIFICATE}
-"""Names that OpenSSL gives a certificate. Behind a trusted one it has for what it is trusted; Java passes that over."""
+"""OpenSSL's names of a certificate. After a trusted certificate OpenSSL appends its uses; Java ignores them."""
 _TOO_WEAK: Final = {
     "EE_KEY_TOO_SMALL": "its key is too small for OpenSSL, for RSA below 2,048 bits: make a key of 2,048 bits or more"
     " (EC: 256) and have a certificate issued for it; Java still takes 1,024 bits",
@@ -59,33 +59,33 @@ _TOO_WEAK: Final = {
     "CA_MD_TOO_WEAK": "a certificate in its chain is signed with SHA-1 or MD5: have it issued anew, signed with"
     " SHA-256",
 }
-"""Reasons of OpenSSL against a certificate, with what to do."""
+"""OpenSSL's reasons against a certificate, with remedies."""
 _NO_ENTRIES: Final = re.compile(r"\bcontains 0 entries\b")
 _SOURCE_PASSWORD, _TARGET_PASSWORD = "KJBOD_SOURCE_PASSWORD", "KJBOD_TARGET_PASSWORD"
-"""Environment variables of keytool: its arguments are for all users of the host to see."""
+"""Environment variables for keytool: all users of the host can see its arguments."""
 _KEYTOOL_OPTIONS: Final = ("-J-XX:-UsePerfData", "-J-Duser.language=en")
 """UsePerfData would leave a file in /tmp."""
 
 
 class StoreError(KjbodError):
-    """A keystore or a truststore cannot be used: its key, its file and why. No restart mends that."""
+    """A keystore or truststore cannot be used: key, file and reason. A restart does not fix this."""
 
     exit_code = EXIT_CONFIG
 
 
 class StoreOutOfReach(StoreError):  # noqa: N818 - what happened
-    """A store cannot be read now, as before its disk is mounted, or on a host that is busy: a restart may mend that."""
+    """A store cannot be read now, for example before its disk is mounted or on a busy host. A restart may fix this."""
 
     exit_code = EXIT_FAILURE
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A private key and the certificates that show whose it is, all PEM.
+    """A private key and its certificate chain, all in PEM.
 
     Attributes:
-        chain_pem: the leaf first.
-        password: of ``key_pem``, where that is encrypted.
+        chain_pem: certificate chain, leaf first.
+        password: password of ``key_pem``, if that is encrypted.
     """
 
     chain_pem: bytes
@@ -93,21 +93,21 @@ class Identity:
     password: str | None = field(default=None, repr=False)
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Let ``context`` show this identity. The private key reaches no disk.
+        """Load this identity into ``context``. The private key is not written to a disk.
 
         Raises:
-            ssl.SSLError: the key is not that of the leaf, or cannot be decrypted, or is too weak for OpenSSL.
+            ssl.SSLError: the key does not belong to the leaf, cannot be decrypted, or is too weak for OpenSSL.
         """
         with _memory_file(self.chain_pem + self.key_pem) as name:
-            # None would let OpenSSL ask on the terminal.
+            # With None, OpenSSL would ask on the terminal.
             context.load_cert_chain(name, password="" if self.password is None else self.password)
 
 
 def read_identity(store: Store, source: str) -> Identity:
-    """The private key and the certificate chain of a keystore; that they belong together is checked.
+    """Return the private key and the certificate chain of a keystore, and check that they belong together.
 
     Raises:
-        StoreError: it cannot be used.
+        StoreError: the keystore cannot be used.
     """
     place = _Place(store, source, _KEYSTORE)
     identity = _pem_identity(place) if store.kind == PEM else _pkcs12_identity(place)
@@ -127,14 +127,14 @@ def read_identity(store: Store, source: str) -> Identity:
 
 
 def read_authorities(store: Store, source: str) -> str:
-    """All certificates of a truststore, as PEM text.
+    """Return all certificates of a truststore, as PEM text.
 
-    Of a PKCS12 or JKS file with a private key, Java trusts its certificate, and not those that vouch for it unless they
-    have entries of their own. Those are known by their alias here: others have no name (OpenSSL), or the subject's
-    (keytool).
+    For an entry with a private key in a PKCS12 or JKS file, Java trusts its certificate, but not the issuers unless
+        they have entries of their own. Entries are recognized by their alias: issuers have no name (OpenSSL), or the
+        name of the subject (keytool).
 
     Raises:
-        StoreError: it cannot be used.
+        StoreError: the truststore cannot be used.
     """
     place = _Place(store, source, _TRUSTSTORE)
     if store.kind == PEM:
@@ -149,11 +149,11 @@ def read_authorities(store: Store, source: str) -> str:
 
 
 def why_empty_for_java(store: Store, source: str) -> str | None:
-    """Return why Java, and so Kafka, trusts nobody by a truststore that :func:`read_authorities` reads; None: it does,
-    or there is no keytool to ask.
+    """Return why Java, and so Kafka, trusts no certificate of a truststore that :func:`read_authorities` reads; None:
+    Java trusts some, or the host has no keytool.
 
-    In PKCS12, Java trusts the certificates that have an attribute of its own (``trustedKeyUsage``). Other programs make
-    files without it: keytool then finds no entry.
+    In PKCS12, Java trusts only certificates with Java's attribute ``trustedKeyUsage``. Other programs write files
+    without it; keytool finds no entry in such a file.
     """
     keytool = _find_keytool(os.environ)
     if store.kind == PEM or store.path is None or keytool is None:
@@ -176,7 +176,7 @@ def why_empty_for_java(store: Store, source: str) -> str | None:
 
 
 class _Place:
-    """A store, and what messages say of it."""
+    """A store, and its names in messages."""
 
     def __init__(self, store: Store, source: str, part: str) -> None:
         self.store = store
@@ -184,7 +184,7 @@ class _Place:
         self.part = part
 
     def key_of(self, name: str) -> str:
-        """``ssl.<name>`` with the prefix that the store's own key has."""
+        """Return ``ssl.<name>`` with the prefix of the store's own key."""
         return f"{self.store.key[: max(self.store.key.rfind('ssl.'), 0)]}ssl.{name}"
 
     @property
@@ -196,10 +196,10 @@ class _Place:
         return kind(f"{self.source}: {self.store.key}{value}: {text}")
 
     def read(self) -> bytes:
-        """Bytes of its file.
+        """Return the bytes of the file.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: the file cannot be read.
         """
         if self.store.path is None:
             raise self.error(f"no file is named ({self.key_of(f'{self.part}.location')})")
@@ -211,7 +211,7 @@ class _Place:
 
 @contextlib.contextmanager
 def _memory_file(data: bytes) -> Iterator[str]:
-    """Name of a file that is nowhere but in memory, for libraries that read files only."""
+    """Yield the name of a file that exists in memory only, for libraries that read only files."""
     descriptor = os.memfd_create("kjbod-identity", os.MFD_CLOEXEC)
     with open(descriptor, "wb") as file:
         file.write(data)
@@ -227,7 +227,7 @@ def _check_certificates(place: _Place, pem: str) -> None:
 
 
 def _words(error: Exception) -> str:
-    """OpenSSL's reason, ``EE_KEY_TOO_SMALL``, for a person."""
+    """Return OpenSSL's reason, ``EE_KEY_TOO_SMALL``, as words."""
     reason = error.reason if isinstance(error, ssl.SSLError) else None
     return reason.replace("_", " ").lower() if reason else "malformed"
 
@@ -256,7 +256,7 @@ def _pem_identity(place: _Place) -> Identity:
 
 
 def _place_of_key(place: _Place) -> _Place:
-    """Place of the private key of a PEM keystore: a file or a text of its own, or the one of the certificates."""
+    """Return the place of the private key of a PEM keystore: its own file or text, or that of the certificates."""
     store = place.store
     if store.key_path is not None:
         return _Place(Store("tls_server_config.key_file", PEM, store.key_path), place.source, _KEYSTORE)
@@ -275,7 +275,7 @@ def _pem_text(place: _Place) -> str:
 
 
 def _pem_blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Label and PEM text, with its line ends, of all that is in ``text``."""
+    """Yield label and PEM text, with its line ends, of each block in ``text``."""
     for match in _PEM_BLOCK.finditer(text):
         given = " ".join(match["label"].split())
         label = _OTHER_LABELS.get(given, given)
@@ -287,7 +287,8 @@ def _pem_blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _first_element(body: str) -> str:
-    """The first element of DER in Base64, without what is behind it (X.690, 8.1.3); the same where that is none."""
+    """Return the first DER element of a Base64 text, without the bytes after it (X.690, 8.1.3); unchanged if it has
+    none."""
     try:
         data = base64.b64decode(body, validate=True)
     except ValueError:
@@ -319,7 +320,7 @@ def _pkcs12_identity(place: _Place) -> Identity:
 
 
 def _chain(leaf: "Certificate", others: "list[Certificate]") -> "list[Certificate]":
-    """The leaf, who has signed it, who has signed that: files have them in any order."""
+    """Return the leaf, its issuer, the issuer's issuer and so on: files have them in any order."""
     chain = [leaf]
     while issuer := next((one for one in others if one.subject == chain[-1].issuer and one not in chain), None):
         chain.append(issuer)
@@ -362,7 +363,7 @@ def _parse_pkcs12(place: _Place, data: bytes, password: str | None) -> "PKCS12Ke
         return pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except UnsupportedAlgorithm as error:
         raise place.error(f"made with an algorithm that OpenSSL has not: {error.args[0]}") from None
-    except ValueError:  # cryptography knows no difference to a damaged file
+    except ValueError:  # cryptography cannot tell a wrong password from a damaged file
         wrong = "password missing" if password is None else "wrong password, or the file is damaged or incomplete"
         raise place.error(f"{wrong} ({place.password_key})") from None
 
@@ -371,7 +372,7 @@ def _parse_pkcs12(place: _Place, data: bytes, password: str | None) -> "PKCS12Ke
 
 
 def _pkcs12_of_jks(place: _Place, data: bytes) -> tuple[bytes, str]:
-    """A JKS file as PKCS12, and the password of that."""
+    """Return a JKS file as PKCS12, and the password of the result."""
     if place.part == _KEYSTORE and place.store.password is None:
         raise place.error(f"password missing ({place.password_key})")
     keytool = _find_keytool(os.environ)
@@ -410,7 +411,7 @@ def _without_keytool(place: _Place) -> str:
 
 
 def _private_directory() -> "tempfile.TemporaryDirectory[str]":
-    """A directory for us alone (mode 0700), in memory where the host allows."""
+    """Return a directory for this user only (mode 0700), in memory if the host allows."""
     for parent in _IN_MEMORY:
         with contextlib.suppress(OSError):
             return tempfile.TemporaryDirectory(prefix="kjbod-", dir=parent)
@@ -418,10 +419,10 @@ def _private_directory() -> "tempfile.TemporaryDirectory[str]":
 
 
 def _run_keytool(keytool: str, place: _Place, directory: Path, target_password: str) -> str:
-    """Import all of the store into ``store.p12``; the answer is what keytool wrote.
+    """Import the whole store into ``store.p12``, and return the output of keytool.
 
-    A password of the key alone can be given for a named alias only: otherwise keytool asks for it, on its input, as it
-    does for that of a store without.
+    keytool accepts the password of a key as an option only with an alias. So it asks on its input, also for the
+    password of a store without one.
     """
     store = place.store
     command = [keytool, *_KEYTOOL_OPTIONS, "-importkeystore", "-noprompt", "-srckeystore", "store.jks"]
@@ -440,11 +441,11 @@ def _keytool_says(
     text: str,
     password_option: str = "-storepass:env",
 ) -> str:
-    """Output of keytool, run in ``directory`` with the password of the store and ``text`` as its input.
+    """Run keytool in ``directory`` with the password of the store and ``text`` as its input, and return its output.
 
     Raises:
-        StoreOutOfReach: it was not done in time.
-        OSError: it cannot be run.
+        StoreOutOfReach: keytool did not finish in time.
+        OSError: keytool cannot be run.
     """
     keytool, store = command[0], place.store
     environment = {"LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", os.defpath), **more}
@@ -461,7 +462,7 @@ def _keytool_says(
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # no terminal to ask on
+            start_new_session=True,  # so that keytool has no terminal to ask on
         )
         try:
             process.communicate(text.encode(), timeout=KEYTOOL_DEADLINE_S)
@@ -481,7 +482,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _keytool_words(place: _Place, said: str) -> str:
-    """Reason why keytool has imported nothing."""
+    """Return the reason why keytool imported nothing."""
     key_password = place.key_of("key.password")
     if "password was incorrect" in said:
         return f"wrong password ({place.password_key})"

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 PEM, PKCS12, JKS = STORE_TYPES = ("PEM", "PKCS12", "JKS")
 NO_CLIENT, WANTED, REQUIRED = CLIENT_AUTH = ("none", "requested", "required")
-"""``ssl.client.auth``."""
+"""Values of ``ssl.client.auth``."""
 DEFAULT_TLS_PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 
 
@@ -16,14 +16,14 @@ class Store:
     """A keystore or a truststore.
 
     Attributes:
-        key: the key of the file that names it, for messages: ``listener.name.controller.ssl.keystore.location``.
-        kind: of :data:`STORE_TYPES`.
-        path: its file, absolute; None where the file of properties has the PEM text itself.
-        password: of the store; None: it has none.
-        pem: that text: certificates of a truststore, or the certificate chain of a keystore.
+        key: key that names the store, for messages: ``listener.name.controller.ssl.keystore.location``.
+        kind: one of :data:`STORE_TYPES`.
+        path: absolute path of its file; None if the properties file has the PEM text itself.
+        password: password of the store; None: no password.
+        pem: the PEM text: certificates of a truststore, or the certificate chain of a keystore.
         key_pem: the private key that belongs to ``pem``, of a keystore.
-        key_password: of the private key; None: it has none, or the store's.
-        key_path: file of the private key, absolute; None: it is in ``path``, or in ``key_pem``.
+        key_password: password of the private key; None: no password, or the store's.
+        key_path: absolute path of the private key's file; None: the key is in ``path``, or in ``key_pem``.
     """
 
     key: str
@@ -40,14 +40,14 @@ class Tls(Struct, frozen=True):
     """Settings of TLS.
 
     Attributes:
-        source: the file that they are from, for messages.
-        keystore: who we are; None: nobody.
-        truststore: who is believed; None: whom the system believes.
-        checks_name: whether a server must have the host name that was asked for
+        source: file of the settings, for messages.
+        keystore: our identity; None: no identity.
+        truststore: certificates that we trust; None: those that the system trusts.
+        checks_name: whether a server's certificate must have the host name of the connection
             (``ssl.endpoint.identification.algorithm=https``).
         protocols: ``ssl.enabled.protocols``.
-        cipher_suites: ``ssl.cipher.suites``, by their names in RFCs, as Java has them; empty: the library's.
-        client_auth: ``ssl.client.auth``, of a server.
+        cipher_suites: ``ssl.cipher.suites``, by their RFC names, as in Java; empty: the library's default.
+        client_auth: ``ssl.client.auth``, for a server.
     """
 
     source: str

@@ -1,8 +1,8 @@
-"""The exchange of OAUTHBEARER (RFC 7628) as Kafka speaks it (``OAuthBearerSaslClient``, ``OAuthBearerSaslServer``,
-``OAuthBearerClientInitialResponse`` of 4.3.1), both halves as machines without I/O.
+"""The OAUTHBEARER exchange (RFC 7628) as in Kafka (``OAuthBearerSaslClient``, ``OAuthBearerSaslServer``,
+``OAuthBearerClientInitialResponse`` of 4.3.1): client and server as state machines without I/O.
 
-A client's only message has the token. A server that does not take it says why in JSON, the client answers with a byte
-of 1, and then the login has failed. Stricter than Kafka, the server does not let a client try again in between.
+The client's only message carries the token. A server that refuses the token answers with the reason in JSON, the client
+sends the byte 1, and the login has failed. Unlike Kafka, the server does not let a client try again in between.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ MECHANISM: Final = "OAUTHBEARER"
 EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 AUTH: Final = "auth"
-"""Name of the pair with the token; no extension has it."""
+"""Name of the pair with the token; extensions cannot use this name."""
 _DONE: Final = b"\x01"
 _FIRST: Final = re.compile(
     rf"n,(?:a=(?P<identity>(?:[\x01-\x7f](?<![=,])|=2C|=3D)+))?,\x01"
@@ -34,11 +34,11 @@ _INVALID: Final = (
 
 
 class Invalid(Exception):  # noqa: N818 - a verdict
-    """A token is not taken. The text is for our log alone: it has nothing secret, but a client need not know it.
+    """Refusal of a token. The text is for our log only: it has no secret, but a client need not know it.
 
     Attributes:
-        status: the word for the client.
-        scope: what the token would need, for the client.
+        status: status for the client.
+        scope: scope that the token would need, for the client.
     """
 
     def __init__(self, reason: str, status: str = "invalid_token", scope: str | None = None) -> None:
@@ -48,11 +48,11 @@ class Invalid(Exception):  # noqa: N818 - a verdict
 
 
 class Verified(Struct, frozen=True):
-    """Content of a token that was taken.
+    """Principal and remaining lifetime of an accepted token.
 
     Attributes:
-        user: its principal.
-        lifetime_ms: for how long it is valid yet; nothing is left where only the clocks' difference saves it.
+        user: principal of the token.
+        lifetime_ms: remaining lifetime, ms; 0 if the token is valid only through the allowed clock skew.
     """
 
     user: str
@@ -69,11 +69,11 @@ class First:
 
 
 class Client:
-    """The client's half.
+    """The client's half of the exchange.
 
     Args:
-        token: as it is sent.
-        extensions: what else is said (KIP-342).
+        token: token to send.
+        extensions: SASL extensions to send (KIP-342).
     """
 
     blocks = False
@@ -97,10 +97,10 @@ class Client:
 
 
 class Server:
-    """The server's half.
+    """The server's half of the exchange.
 
     Args:
-        verify: the verdict on a token; raises :class:`Invalid`.
+        verify: checks a token; raises :class:`Invalid`.
     """
 
     def __init__(self, verify: Callable[[str], Verified]) -> None:
@@ -122,7 +122,7 @@ class Server:
             self._refusal = Refused(words, str(error))
             return Answer(words.encode())
         if first.identity not in ("", verified.user):
-            # Kafka tells the client both names; the token is its own.
+            # Kafka tells the client both names. The client knows them: the token is its own.
             words = "Authentication failed: Client requested an authorization id that is different from the token's"
             self._refusal = Refused(f"{words} principal name")
             raise self._refusal
@@ -131,10 +131,10 @@ class Server:
 
 
 def parse_first(message: bytes) -> First:
-    """A client's first message.
+    """Parse a client's first message.
 
     Raises:
-        ValueError: it is none, or its token has more than :data:`.keys.TOKEN_BYTES_MAX` bytes.
+        ValueError: the message is malformed, or its token has more than :data:`.keys.TOKEN_BYTES_MAX` bytes.
     """
     if len(message) > 2 * TOKEN_BYTES_MAX:
         raise ValueError(f"a first message of more than {2 * TOKEN_BYTES_MAX} bytes")
@@ -154,6 +154,6 @@ def parse_first(message: bytes) -> First:
 
 
 def _said(error: Invalid) -> str:
-    """A refusal in JSON, with Kafka's blanks."""
+    """Return a refusal in JSON, with Kafka's spacing."""
     scope = "" if error.scope is None else f', "scope":{json.dumps(error.scope)}'
     return f'{{"status":{json.dumps(error.status)}{scope}}}'

@@ -1,7 +1,7 @@
-"""Questions to token and key endpoints over HTTP/1.1 (``HttpJwtRetriever``, jose4j's ``HttpsJwks``). Blocking code, for
-a thread of its own: Python's HTTP client, held to a time and a size that an endpoint cannot stretch.
+"""Requests to token and key endpoints over HTTP/1.1 (``HttpJwtRetriever``, jose4j's ``HttpsJwks``). Blocking code, to
+run in a thread of its own: Python's HTTP client with limits of time and size.
 
-No proxy is used and no redirection followed: either would carry a secret to where no file has named.
+Proxies and redirections are not used: they would carry a secret to a host that no file lists.
 """
 
 import http.client
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]
 
 ANSWER_BYTES_MAX: Final = 1024 * 1024
-"""Of an endpoint."""
+"""Maximum size of an endpoint's answer."""
 FILE_BYTES_MAX: Final = 1024 * 1024
-"""Of a file with a token, or with keys."""
+"""Maximum size of a file with a token or with keys."""
 _PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
 
@@ -36,19 +36,19 @@ def ask(
     body: str | None,
     clock: Clock | None = None,
 ) -> tuple[int, bytes]:
-    """Status and body of the answer.
+    """Send a request, and return status and body of the answer.
 
     Args:
-        endpoint: to be asked.
-        what: it is, for messages.
-        method: of HTTP.
-        headers: of the question.
-        body: of it; None: it has none.
-        clock: the time.
+        endpoint: endpoint of the request.
+        what: description of the endpoint, for messages.
+        method: HTTP method.
+        headers: headers of the request.
+        body: body of the request; None: no body.
+        clock: clock for the time limits.
 
     Raises:
-        LoginUnavailable: there is none, or none in time.
-        KjbodError: the endpoint's certificate is not believed, a store cannot be used, or the answer is too large.
+        LoginUnavailable: no answer, or none in time.
+        KjbodError: the endpoint's certificate is not trusted, a store cannot be used, or the answer is too large.
     """
     named, parts = f"{what} {endpoint.shown}", urlsplit(endpoint.url)
     try:
@@ -69,7 +69,7 @@ def ask(
 def _exchange(
     endpoint: Endpoint, method: str, headers: Mapping[str, str], body: str | None, clock: Clock
 ) -> tuple[int, bytes]:
-    """Status and body of the answer; of one that is too large a byte more than it may have."""
+    """Return status and body of the answer. A body that is too large is cut to one byte more than the limit."""
     parts = urlsplit(endpoint.url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme.lower()]
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -85,10 +85,10 @@ def _exchange(
 
 
 def read(key: str, path: str) -> bytes:
-    """A file that a key names.
+    """Read a file that a key names.
 
     Raises:
-        KjbodError: it cannot be read, or is too large.
+        KjbodError: the file cannot be read, or is too large.
     """
     try:
         with open(path, "rb") as file:
@@ -115,8 +115,8 @@ def _connected(endpoint: Endpoint, host: str, port: int) -> socket.socket:
 
 
 class _Bounded(io.RawIOBase):
-    """A connection whose reads and writes take a time together at most, however slowly the answer comes. It is what
-    :mod:`http.client` uses of a socket; whoever has made that one closes it."""
+    """Connection whose reads and writes share one time limit, however slowly the answer arrives. :mod:`http.client`
+    uses it as a socket; the caller closes the real socket."""
 
     def __init__(self, sock: socket.socket, clock: Clock, timeout_ms: int) -> None:
         self._sock = sock
@@ -138,7 +138,7 @@ class _Bounded(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
     def close(self) -> None:
-        """Nothing: the HTTP client closes it before it has read the answer."""
+        """Do nothing: the HTTP client calls this before it has read the answer."""
 
     def _limit(self) -> None:
         left_ms = self._ends_ms - self._clock.monotonic_ms()

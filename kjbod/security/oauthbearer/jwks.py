@@ -1,11 +1,11 @@
-"""Keys of those who sign tokens, for a listener (``RefreshingHttpsJwks`` of 4.3.1).
+"""Public keys of the token issuers, for a listener (``RefreshingHttpsJwks`` of 4.3.1).
 
-They are read in a thread of their own at the start, again each ``sasl.oauthbearer.jwks.endpoint.refresh.ms`` when
-somebody logs in, and once for a key that is not among them: such a token is refused, and the next one may be taken.
-While they cannot be had, those from before go on to serve. Without any, nobody is let in.
+A thread reads the keys at the start of the listener. A login reads them again after
+``sasl.oauthbearer.jwks.endpoint.refresh.ms``, and once for an unknown key: that token is refused, and the next login
+may succeed. While the keys cannot be read, the previous keys stay in use. Without any keys, no client can log in.
 
-Kafka does not start while the endpoint does not answer. Here a listener starts, says so, and lets nobody in until it
-does: what else the process is for, such as the disks of a broker, does not wait for a host that it can do without.
+Kafka does not start while the endpoint does not answer. Here the listener starts, logs the failure, and refuses logins
+until the endpoint answers. The other tasks of the process, such as the disks of a broker, do not wait for that host.
 """
 
 import asyncio
@@ -26,23 +26,23 @@ from kjbod.security.oauthbearer.tokens import pauses_ms
 from kjbod.security.oauthbearer.validation import Key, UnknownKey, parse_keys, validate, validate_unsecured
 
 FIRST_PATIENCE_MS: Final = 10_000
-"""A login by a token waits so long for keys where there are none at all."""
+"""Maximum time that a login waits for keys if no keys have been read yet."""
 MISSING_FOR_MS: Final = 60_000
-"""So long a key that was not found is not asked for again (``MISSING_KEY_ID_CACHE_IN_FLIGHT_MS``)."""
+"""Time in which a key that was not found is not requested again (``MISSING_KEY_ID_CACHE_IN_FLIGHT_MS``)."""
 MISSING_MAX: Final = 16
-"""Keys that were not found and are remembered; as in Kafka the oldest one is forgotten for a new one."""
+"""Maximum remembered keys that were not found; as in Kafka a new one replaces the oldest."""
 ASKED_AT_MOST_EVERY_MS: Final = 1_000
-"""Whatever strangers ask for, so that they cannot have an endpoint flooded."""
+"""Minimum time between two requests for unknown keys, so that strangers cannot flood the endpoint."""
 _WHAT: Final = "the key set"
 _log = structlog.get_logger("kjbod.security")
 
 
 class Validator:
-    """The verdict of a listener on tokens.
+    """Checks of tokens for a listener.
 
     Args:
-        settings: of it.
-        clock: the wall clock's time is that of tokens.
+        settings: rules of the tokens.
+        clock: its wall clock is compared with the times of tokens.
     """
 
     def __init__(self, settings: ValidatorSettings, clock: Clock | None = None) -> None:
@@ -57,17 +57,17 @@ class Validator:
         self._under_way: Future[None] | None = None
 
     def load(self) -> None:
-        """Read the keys of a file, for a start, or begin to ask for them. Blocks for the file alone.
+        """Read the keys of a file, or begin to request them from the endpoint. Blocks for a file only.
 
         Raises:
-            KjbodError: it cannot be used.
+            KjbodError: the file cannot be used.
         """
         if self._settings.jwks is None:
             _log.warning("security.tokens.unsecured", reason="this listener takes unsigned tokens: of whoever comes")
             return
         settings = self._settings
         lacking = [name for name, has in (("audience", settings.audiences), ("issuer", settings.issuer)) if not has]
-        if lacking:  # tokens with an audience are for somebody else then
+        if lacking:  # without an expected audience, tokens with an audience are refused
             keys = " and ".join(f"sasl.oauthbearer.expected.{name}" for name in lacking)
             _log.warning("security.tokens.of.anybody", reason=f"{keys}: expected it, as tokens may be meant for others")
         if self._settings.jwks.path is not None:
@@ -76,8 +76,8 @@ class Validator:
             self._begin(self._settings.jwks)
 
     async def ready(self) -> None:
-        """Wait until there are keys, or none can be had. Old ones serve on while others are asked for: who signs tokens
-        may hang, and brokers may not wait for that."""
+        """Wait until keys are there, or until they cannot be read. Previous keys stay in use during a refresh: the
+        issuer's endpoint may hang, and brokers must not wait for it."""
         if self._settings.jwks is None or self._settings.jwks.path is not None:
             return
         if not self._is_due:
@@ -89,13 +89,13 @@ class Validator:
             async with asyncio.timeout(FIRST_PATIENCE_MS / 1000):
                 await asyncio.shield(asked)
         except (TimeoutError, KjbodError):
-            return  # it was said where it came; the login is judged by the keys that there are
+            return  # the failure was logged where it happened; the login is checked with the keys at hand
 
     def verify(self, token: str) -> Verified:
-        """The verdict on a token.
+        """Check a token.
 
         Raises:
-            Invalid: it is not taken.
+            Invalid: the token is refused.
         """
         now_ms = self._clock.wall_ms()
         if self._settings.jwks is None:
@@ -117,7 +117,7 @@ class Validator:
         return self._read_ms is None or now_ms - self._read_ms >= self._settings.refresh_ms
 
     def _look_for(self, key_id: str | None) -> None:
-        """Read the keys again for one that is not there; in a thread, whose answer is for the next login."""
+        """Start to read the keys again for an unknown key. The result serves the next login."""
         now_ms, endpoint = self._clock.monotonic_ms(), self._settings.jwks
         if endpoint is None or endpoint.path is not None or now_ms < self._missing.get(key_id, 0):
             return
@@ -138,7 +138,7 @@ class Validator:
     # ---- in the thread
 
     def _read(self, endpoint: Endpoint) -> None:
-        """Read the keys, again after pauses where they cannot be had now; what fails is told once."""
+        """Read the keys, and retry after pauses while they are unavailable. Each failure is logged once."""
         pauses = pauses_ms(endpoint.backoff_ms, endpoint.backoff_max_ms)
         while True:
             try:

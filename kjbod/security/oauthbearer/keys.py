@@ -16,27 +16,27 @@ FILE, CLIENT_SECRET, CLIENT_ASSERTION, JWT_BEARER, UNSECURED = GRANTS = (
     "JWT bearer",
     "unsecured",
 )
-"""Ways to a token: from a file; by ``client_credentials`` with a secret, or with an assertion (RFC 7523, section 2.2);
-by an assertion alone (RFC 7523, section 2.1); or made here, without a signature."""
+"""Ways to get a token: from a file; by ``client_credentials`` with a secret, or with an assertion (RFC 7523, section
+2.2); by an assertion alone (RFC 7523, section 2.1); or made here, without a signature."""
 CONNECT_TIMEOUT_MS: Final = 10_000
 READ_TIMEOUT_MS: Final = 10_000
-"""Without ``sasl.login.connect.timeout.ms`` and ``sasl.login.read.timeout.ms``; Kafka waits for ever then."""
+"""Time limit without ``sasl.login.connect.timeout.ms`` and ``sasl.login.read.timeout.ms``; Kafka has no limit then."""
 TOKEN_BYTES_MAX: Final = 32 * 1024
-"""Of a token, ours or a client's: its request is below 64 KiB (``LOGIN_BYTES_MAX``)."""
+"""Maximum size of a token, ours or a client's, so that its request is below 64 KiB (``LOGIN_BYTES_MAX``)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Source of tokens, or of the keys of those who sign them.
+    """Source of tokens, or of the keys of token issuers.
 
     Attributes:
-        key: the key of the file that names it, for messages.
-        url: http, https or file.
-        tls: of https; None: it has none.
+        key: key that has the URL, for messages.
+        url: URL with http, https or file.
+        tls: settings of TLS for https; None: no https.
         connect_timeout_ms: ``sasl.login.connect.timeout.ms``.
-        read_timeout_ms: ``sasl.login.read.timeout.ms``: of the whole answer.
+        read_timeout_ms: ``sasl.login.read.timeout.ms``: for the whole answer.
         backoff_ms: ``...retry.backoff.ms``, the first pause after a failure; it doubles.
-        backoff_max_ms: ``...retry.backoff.max.ms``: so long after the first try there is none any more.
+        backoff_max_ms: ``...retry.backoff.max.ms``: the pauses of all retries together take at most this time.
     """
 
     key: str
@@ -49,30 +49,31 @@ class Endpoint:
 
     @property
     def path(self) -> str | None:
-        """The file of a file URL."""
+        """Return the path of a file URL; None for other URLs."""
         parts = urlsplit(self.url)
         return parts.path if parts.scheme.lower() == "file" else None
 
     @property
     def shown(self) -> str:
-        """For messages: without a name and a password in it, and what is asked of it."""
+        """Return the URL for messages, without user, password and query."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assertion:
-    """A token that proves who asks for one (``sasl.oauthbearer.assertion.*``): from a file, or signed here.
+    """Token that proves the identity of a client that requests a token (``sasl.oauthbearer.assertion.*``): from a file,
+    or signed here.
 
     Attributes:
-        file: with an assertion; the rest does not count then.
+        file: file with an assertion; if set, the other attributes have no effect.
         private_key: file with a PEM private key.
-        passphrase: of it.
+        passphrase: passphrase of the private key.
         algorithm: ``RS256`` or ``ES256``.
         claims: ``aud``, ``iss`` and ``sub``.
-        template: file with further ones, as JSON: ``{"header": {}, "payload": {}}``.
+        template: file with further claims, as JSON: ``{"header": {}, "payload": {}}``.
         lifetime_s: ``claim.exp.seconds``.
-        early_s: ``claim.nbf.seconds``: for so long before it is made it is valid.
+        early_s: ``claim.nbf.seconds``: time before its creation from which the assertion is valid.
         has_id: ``claim.jti.include``.
     """
 
@@ -88,7 +89,7 @@ class Assertion:
 
 
 class Refresh(Struct, frozen=True):
-    """Moment of a token's renewal before its end (``sasl.login.refresh.*``)."""
+    """Renewal time of a token before its end (``sasl.login.refresh.*``)."""
 
     window_factor: float = 0.8
     window_jitter: float = 0.05
@@ -98,21 +99,21 @@ class Refresh(Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """A client's way to its tokens.
+    """Settings with which a client gets its tokens.
 
     Attributes:
-        grant: of :data:`GRANTS`.
-        endpoint: where from; None: they are made here.
-        client_id: who asks.
-        client_secret: its secret.
-        scope: what is asked for.
+        grant: one of :data:`GRANTS`.
+        endpoint: source of the tokens; None: they are made here.
+        client_id: id of the client that requests tokens.
+        client_secret: secret of that client.
+        scope: scope of the request.
         encodes_header: ``sasl.oauthbearer.header.urlencode``.
-        assertion: of a grant that has one.
-        options: of a token that is made here (``unsecuredLogin...``).
-        extensions: of the JAAS entry (KIP-342): what else is said to the server.
+        assertion: assertion, for grants that use one.
+        options: options of a token that is made here (``unsecuredLogin...``).
+        extensions: SASL extensions of the JAAS entry (KIP-342), sent to the server.
         sub_claim: ``sasl.oauthbearer.sub.claim.name``.
         scope_claim: ``sasl.oauthbearer.scope.claim.name``.
-        refresh: when a token is renewed.
+        refresh: renewal time of a token.
     """
 
     grant: str
@@ -130,17 +131,17 @@ class TokenSettings:
 
 
 class ValidatorSettings(Struct, frozen=True):
-    """Rules of the tokens that a listener takes.
+    """Rules for the tokens that a listener accepts.
 
     Attributes:
-        jwks: where the keys are that sign tokens; None: unsigned ones are taken.
+        jwks: source of the keys that sign tokens; None: unsigned tokens are accepted.
         refresh_ms: ``sasl.oauthbearer.jwks.endpoint.refresh.ms``.
         audiences: ``sasl.oauthbearer.expected.audience``.
-        issuer: ``sasl.oauthbearer.expected.issuer``; None: anybody.
+        issuer: ``sasl.oauthbearer.expected.issuer``; None: any issuer.
         skew_ms: ``sasl.oauthbearer.clock.skew.seconds``.
         sub_claim: ``sasl.oauthbearer.sub.claim.name``.
         scope_claim: ``sasl.oauthbearer.scope.claim.name``.
-        required_scope: of unsigned tokens (``unsecuredValidatorRequiredScope``).
+        required_scope: scope that unsigned tokens need (``unsecuredValidatorRequiredScope``).
     """
 
     jwks: Endpoint | None = None
@@ -154,7 +155,7 @@ class ValidatorSettings(Struct, frozen=True):
 
 
 def files_of(settings: "TokenSettings | ValidatorSettings") -> Mapping[str, str]:
-    """Files that are read for it, stores of TLS too, by the keys that name them."""
+    """Return the files that these settings read, including TLS stores, by the keys that name them."""
     endpoint = settings.endpoint if isinstance(settings, TokenSettings) else settings.jwks
     found: dict[str, str | None] = {}
     if endpoint is not None:

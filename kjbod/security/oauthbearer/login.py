@@ -1,9 +1,9 @@
-"""The token of a login: got in a thread of its own, kept, and renewed before it ends, whether somebody asks for it then
-or not (``OAuthBearerLoginCallbackHandler``, ``ExpiringCredentialRefreshingLogin``, ``Retry`` of 4.3.1).
+"""Get the token of a login in a thread, keep it, and renew it before its end, even while no connection needs it
+(``OAuthBearerLoginCallbackHandler``, ``ExpiringCredentialRefreshingLogin``, ``Retry`` of 4.3.1).
 
-However many connections ask, an endpoint is asked by one of them. While it cannot be had, the token from before serves
-until its end; after a failure the endpoint is spared for ``sasl.login.retry.backoff.max.ms``, and for 10 s where there
-is a token yet. No token and no secret is ever in a log.
+All connections share one request to the endpoint. While no new token is available, the current token is used until its
+end. After a failure the endpoint is left alone for ``sasl.login.retry.backoff.max.ms``, or for 10 s while a token is
+still valid. Tokens and secrets are never logged.
 """
 
 import asyncio
@@ -36,21 +36,21 @@ from kjbod.security.oauthbearer.tokens import (
 )
 
 AGAIN_AFTER_MS: Final = 10_000
-"""After a renewal that failed (``DELAY_SECONDS_BEFORE_NEXT_RETRY_WHEN_RELOGIN_FAILS``)."""
+"""Pause after a failed renewal (``DELAY_SECONDS_BEFORE_NEXT_RETRY_WHEN_RELOGIN_FAILS``)."""
 TIMER_MS_MAX: Final = 24 * 3_600_000
-"""Of the event loop: a token may be valid for years."""
+"""Longest timer of the event loop: a token may be valid for years."""
 _WHAT: Final = "the token endpoint"
 LOGIN_CLASS: Final = "sasl.login.callback.handler.class"
 _log = structlog.get_logger("kjbod.security")
 
 
 class Tokens:
-    """The tokens of one login.
+    """Tokens of one login.
 
     Args:
-        settings: how they are got.
-        clock: the wall clock's time is that of tokens.
-        rng: for moments of renewal, and names of assertions.
+        settings: settings with which tokens are requested.
+        clock: its wall clock is compared with the times of tokens.
+        rng: random source for renewal times and assertion ids.
     """
 
     def __init__(self, settings: TokenSettings, clock: Clock | None = None, rng: "random.Random | None" = None) -> None:
@@ -69,11 +69,11 @@ class Tokens:
             _log.warning("security.login.unsecured", reason=f"no {LOGIN_CLASS}: its token has no signature")
 
     async def current(self, *, timeout_ms: int) -> Token:
-        """A token that has not ended.
+        """Return a token that has not ended.
 
         Raises:
-            LoginUnavailable: there is none now, or none in time.
-            KjbodError: there will be none before somebody has changed something.
+            LoginUnavailable: no token is available now, or none in time.
+            KjbodError: no token is possible until the configuration is changed.
         """
         token, now_ms = self._token, self._clock.wall_ms()
         if token is None or now_ms >= token.expires_ms:
@@ -89,8 +89,8 @@ class Tokens:
         return token
 
     def not_believed(self) -> None:
-        """A server has not taken the token: the next one is got anew, unless this one was just now. Kafka shows it
-        until its end, also where somebody has set right meanwhile what was wrong with it."""
+        """Note that a server refused the token. The next call gets a new token, unless this one was just obtained.
+        Kafka uses a refused token until its end, even after the cause was repaired."""
         if self._clock.monotonic_ms() - self._got_ms >= AGAIN_AFTER_MS:
             self._token = None
 
@@ -102,7 +102,7 @@ class Tokens:
         return f"{_WHAT} {endpoint.shown}" if endpoint.path is None else f"{endpoint.key}: {endpoint.path}"
 
     def _plan(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Renew in time on this event loop; the one before it may have ended."""
+        """Plan the renewal on this event loop; the previous event loop may have ended."""
         if self._timer is not None and self._loop is loop:
             return
         if self._timer is not None:
@@ -128,7 +128,7 @@ class Tokens:
     # ---- in the thread
 
     def _get(self) -> Token:
-        """A new token; what fails is told once."""
+        """Return a new token. Each failure is logged once."""
         try:
             token = self._read(self._text())
         except KjbodError as error:

@@ -1,12 +1,12 @@
-"""OAUTHBEARER as files of configuration say it (``OAuthBearerLoginCallbackHandler``,
+"""Read OAUTHBEARER settings from configuration files (``OAuthBearerLoginCallbackHandler``,
 ``OAuthBearerValidatorCallbackHandler``, ``ConfigurationUtils``, ``ConfigOrJaas``, ``AssertionSupplierFactory``).
 
-A node's keys are looked for as ``listener.name.<it>.oauthbearer.<key>``, ``listener.name.<it>.<key>`` and ``<key>``;
-its callback handlers by the first of these alone, as in Kafka 4.3.1. A client has no prefix. What a JAAS entry may say
-for reasons of age, a key says with more weight: ``clientId``, ``clientSecret``, ``scope``.
+A node's keys are looked up as ``listener.name.<name>.oauthbearer.<key>``, ``listener.name.<name>.<key>`` and ``<key>``;
+callback handlers only as the first of these, as in Kafka 4.3.1. A client has no prefix. The keys of ``clientId``,
+``clientSecret`` and ``scope`` override the older options of a JAAS entry.
 
-Kafka takes unsigned tokens where nobody has named a class that checks them. That is right for nobody's production: a
-listener does not start until the file says which one is meant.
+Kafka accepts unsigned tokens if no class that checks tokens is set. That is unsafe in production: a listener does not
+start until the file sets a class.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ _DAY_S: Final = 86_400
 
 
 class Reader(Protocol):
-    """The part of a reader of keys that is needed here."""
+    """The methods of a reader of keys that this module needs."""
 
     prefix: str
 
@@ -79,12 +79,12 @@ class Reader(Protocol):
 
 
 def login_of(reader: Reader, module: LoginModule, where: str) -> Login | None:
-    """A client's login; None where something is wrong, which the reader has noted.
+    """Return a client's login; None if something is wrong, which the reader has noted.
 
     Args:
-        reader: of the keys.
+        reader: reader of the keys.
         module: the JAAS entry.
-        where: it stands.
+        where: place of the JAAS entry, for messages.
     """
     keys = _Keys(reader)
     handler = keys.handler(LOGIN_CLASS)
@@ -118,7 +118,8 @@ def login_of(reader: Reader, module: LoginModule, where: str) -> Login | None:
 
 
 def _retriever(keys: "_Keys") -> str:
-    """The class that gets tokens, which is one of Kafka's own as that is which reads them, or it is noted."""
+    """Return the class that gets tokens. A class that is not Kafka's own is noted as a problem, also the class that
+    checks tokens."""
     retriever, validator = keys.text(_RETRIEVER) or _RETRIEVERS[0], keys.text(_VALIDATOR) or _CLIENT_VALIDATORS[0]
     if retriever not in _RETRIEVERS:
         keys.wrong(_RETRIEVER, f"expected one of {', '.join(_RETRIEVERS)}: kjbod runs no Java classes")
@@ -142,7 +143,7 @@ def _grant(keys: "_Keys", retriever: str, endpoint: Endpoint) -> str:
 
 
 def _unsecured_login(reader: Reader, module: LoginModule, where: str) -> Login | None:
-    """A login with a token that is made here, without a signature: Kafka's without a callback handler."""
+    """Return a login with an unsigned token that is made here: Kafka's login without a callback handler."""
     try:
         text, principal, scope = unsecured_token(module.options, 0)
         subject = token_of(text, TokenSettings(UNSECURED, sub_claim=principal, scope_claim=scope)).subject
@@ -168,8 +169,8 @@ def _extensions(reader: Reader, module: LoginModule, where: str, prefix: str) ->
 
 
 def validator_of(reader: Reader, module: LoginModule | None, where: str) -> ValidatorSettings | None:
-    """Rules of the tokens that a listener takes; None where something is wrong, which the reader has noted. Arguments
-    as of :func:`login_of`; without a JAAS entry there is no listener, as in Kafka."""
+    """Return the rules for tokens of a listener; None if something is wrong, which the reader has noted. Arguments as
+    for :func:`login_of`. A listener needs a JAAS entry, as in Kafka."""
     keys = _Keys(reader)
     handler = keys.handler(SERVER_CLASS)
     if module is None:
@@ -214,19 +215,19 @@ def _unsecured_validator(options: Reader, module: LoginModule) -> ValidatorSetti
 
 
 class _Keys:
-    """Keys of OAUTHBEARER, which may have the mechanism in front."""
+    """Keys of OAUTHBEARER, with or without the mechanism as a prefix."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     def _name(self, name: str) -> str:
-        """With the mechanism in front, where the file has it so."""
+        """Return the key with the mechanism as a prefix if the file has that key, else the plain key."""
         own = f"{MECHANISM.lower()}.{name}"
         is_there = self._reader.prefix and self._reader.key(own) != own
         return own if is_there else name
 
     def text(self, name: str) -> str | None:
-        """The value; None: it is not there."""
+        """Return the value of a key; None: not set."""
         return self._reader.text(self._name(name))
 
     def wrong(self, name: str, expected: str) -> None:
@@ -234,19 +235,19 @@ class _Keys:
         self._reader.wrong(self._name(name), expected)
 
     def handler(self, name: str) -> str:
-        """A callback handler's class, where Kafka looks for it; empty: there is none."""
+        """Return a callback handler's class, looked up as Kafka does; empty: none."""
         if not self._reader.prefix:
             return self._reader.text(name) or ""
         own = f"{MECHANISM.lower()}.{name}"
         return (self._reader.text(own) or "") if self._reader.key(own) != own else ""
 
     def wrong_handler(self, name: str, expected: str) -> None:
-        """Note that a callback handler's class is not there, or not one of Kafka's own."""
+        """Note that a callback handler's class is missing, or is not one of Kafka's own."""
         own = f"{self._reader.prefix}{MECHANISM.lower()}.{name}" if self._reader.prefix else name
         self._reader.wrong(own, f"{expected}; kjbod runs no Java classes")
 
     def or_option(self, name: str, module: LoginModule, option: str, required: bool) -> str | None:
-        """The value of a key, or of the JAAS entry's option that it has replaced."""
+        """Return the value of a key, or of the JAAS option that the key has replaced."""
         value = self.text(name)
         if value is None:
             value = module.options.get(option)
@@ -257,14 +258,14 @@ class _Keys:
         return None
 
     def boolean(self, name: str) -> bool:
-        """A truth; false where it is not there."""
+        """Return a boolean; False if it is not set."""
         value = (self.text(name) or "false").lower()
         if value not in ("true", "false"):
             self.wrong(name, "expected true or false")
         return value == "true"
 
     def number(self, name: str, default: int, low: int, high: int, unit: str) -> int:
-        """A whole number."""
+        """Return a whole number."""
         text = self.text(name) or str(default)
         if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
             self.wrong(name, f"expected a whole number from {low} to {high} ({unit})")
@@ -272,7 +273,7 @@ class _Keys:
         return int(text)
 
     def share(self, name: str, default: float, low: float, high: float) -> float:
-        """A part of a whole."""
+        """Return a fraction."""
         try:
             value = float(self.text(name) or default)
         except ValueError:
@@ -283,7 +284,7 @@ class _Keys:
         return value
 
     def refresh(self) -> Refresh:
-        """Moments of renewal."""
+        """Return the settings of token renewal."""
         name = "sasl.login.refresh"
         return Refresh(
             self.share(f"{name}.window.factor", 0.8, 0.5, 1.0),
@@ -293,8 +294,8 @@ class _Keys:
         )
 
     def endpoint(self, name: str, timing: str, options: Reader) -> Endpoint | None:
-        """An endpoint, of a URL. ``timing``: what its keys of pauses begin with; ``options``: of the JAAS entry, which
-        has TLS."""
+        """Return the endpoint of a URL. ``timing`` is the prefix of its retry keys; ``options`` reads the options of
+        the JAAS entry, which contain the TLS settings."""
         url = self.text(name) or ""
         scheme = _scheme(url)
         if scheme not in _SCHEMES:
@@ -315,7 +316,7 @@ class _Keys:
         )
 
     def assertion(self) -> Assertion:
-        """Proof of who asks for a token."""
+        """Return the settings of the assertion that proves the client's identity."""
         if file := self.text(f"{_ASSERTION}.file"):
             return Assertion(file)
         algorithm = (self.text(f"{_ASSERTION}.algorithm") or "RS256").upper()
@@ -339,7 +340,7 @@ class _Keys:
 
 
 def _scheme(url: str) -> str:
-    """The scheme of a URL that has what it needs; empty: it has not."""
+    """Return the scheme of a complete URL; empty if the URL is incomplete."""
     try:
         parts = urlsplit(url)
         complete = bool(parts.path if parts.scheme.lower() == "file" else parts.hostname) and parts.port != 0
@@ -349,5 +350,6 @@ def _scheme(url: str) -> str:
 
 
 def _with_names(tls: Tls) -> Tls:
-    """An endpoint's certificate must have its name, whatever is said of servers of Kafka (``HttpsURLConnection``)."""
+    """Return TLS settings that check the endpoint's host name, whatever is set for Kafka servers
+    (``HttpsURLConnection``)."""
     return structs.replace(tls, checks_name=True)

@@ -9,14 +9,14 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
 ALGORITHMS: Final = ("RS256", "ES256")
-"""Of an assertion (``AssertionUtils``)."""
+"""Algorithms of an assertion (``AssertionUtils``)."""
 
 
 def sign(header: Mapping[str, Any], claims: Mapping[str, Any], pem: bytes, passphrase: str | None) -> str:
-    """A token with this header, which names its algorithm, and these claims.
+    """Return a signed token with these claims and this header, which names its algorithm.
 
     Raises:
-        ValueError: the key cannot be read, or is for another algorithm; without any of it.
+        ValueError: the key cannot be read, or is for another algorithm; the text shows no part of the key.
     """
     algorithm = header["alg"]
     key_type = RSAKey if algorithm.startswith("RS") else ECKey

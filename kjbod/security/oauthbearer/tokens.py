@@ -1,10 +1,9 @@
-"""A client's token, as text and in time: how it is asked for, what it says, and when it is renewed
-(``ClientSecretRequestFormatter``, ``ClientAssertionRequestFormatter``, ``JwtBearerRequestFormatter``,
-``JwtResponseParser``, ``ClientJwtValidator``, ``OAuthBearerUnsecuredLoginCallbackHandler``,
-``ExpiringCredentialRefreshingLogin`` of 4.3.1).
+"""A client's token: its request, its content and its renewal time (``ClientSecretRequestFormatter``,
+``ClientAssertionRequestFormatter``, ``JwtBearerRequestFormatter``, ``JwtResponseParser``, ``ClientJwtValidator``,
+``OAuthBearerUnsecuredLoginCallbackHandler``, ``ExpiringCredentialRefreshingLogin`` of 4.3.1).
 
-A client reads its token without a look at the signature: the server is who has to believe it. What a token endpoint
-answers is shown by its error alone (RFC 6749, section 5.2), which has no secret; never the rest.
+A client does not check the signature of its token: the server does. Messages show only the error field of an endpoint's
+answer (RFC 6749, section 5.2), which has no secret.
 """
 
 import base64
@@ -29,9 +28,9 @@ from kjbod.security.oauthbearer.keys import (
 )
 
 FINAL_STATUSES: Final = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 501, 505})
-"""Of HTTP: to ask again is of no use (``HttpJwtRetriever``)."""
+"""HTTP statuses after which a retry is useless (``HttpJwtRetriever``)."""
 SAID_MAX: Final = 200
-"""Characters of an endpoint's words in a line."""
+"""Maximum characters of an endpoint's message in a line."""
 UNSECURED_LIFETIME_S: Final = 3_600
 _PARTS: Final = 3
 _ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
@@ -41,13 +40,13 @@ _OK: Final = (200, 201)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token with what it says.
+    """A token with its content.
 
     Attributes:
-        value: as it is sent.
-        subject: who it is of.
-        starts_ms: when it was issued; None: it does not say.
-        expires_ms: its end.
+        value: token as it is sent.
+        subject: subject of the token.
+        starts_ms: time of issue; None: not given.
+        expires_ms: end of the token.
     """
 
     value: str = field(repr=False)
@@ -60,10 +59,10 @@ class Token:
 
 
 def part_of(token: str, number: int) -> Mapping[str, Any]:
-    """Header (0) or claims (1) of a token (RFC 7519).
+    """Return the header (0) or claims (1) of a token (RFC 7519).
 
     Raises:
-        ValueError: it is no token; without any of it.
+        ValueError: the text is no token; the message shows no part of it.
     """
     parts = token.split(".")
     if len(parts) != _PARTS or len(token) > TOKEN_BYTES_MAX:
@@ -78,10 +77,10 @@ def part_of(token: str, number: int) -> Mapping[str, Any]:
 
 
 def object_of(text: bytes) -> Mapping[str, Any]:
-    """An object in JSON.
+    """Parse a JSON object.
 
     Raises:
-        ValueError: it is none; without any of it.
+        ValueError: the text is no object; the message shows no part of it.
     """
     try:
         found = json.loads(text)
@@ -93,10 +92,10 @@ def object_of(text: bytes) -> Mapping[str, Any]:
 
 
 def time_of(claims: Mapping[str, Any], name: str) -> int | None:
-    """A moment in milliseconds, of whole seconds; None: it is not there.
+    """Return a time claim in milliseconds, from whole seconds; None: not set.
 
     Raises:
-        ValueError: it is no number from 0.
+        ValueError: the claim is not a number from 0.
     """
     value = claims.get(name)
     if value is None:
@@ -108,10 +107,10 @@ def time_of(claims: Mapping[str, Any], name: str) -> int | None:
 
 
 def subject_of(claims: Mapping[str, Any], name: str) -> str:
-    """The principal's name.
+    """Return the name of the principal.
 
     Raises:
-        ValueError: it is not there, or no text.
+        ValueError: the claim is missing, or no text.
     """
     value = claims.get(name)
     if not isinstance(value, str) or not value.strip():
@@ -120,10 +119,10 @@ def subject_of(claims: Mapping[str, Any], name: str) -> str:
 
 
 def scopes_of(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Scopes: a text is one.
+    """Return the scopes; a text is a single scope.
 
     Raises:
-        ValueError: one is empty, no text, or there twice.
+        ValueError: a scope is empty, no text, or repeated.
     """
     value = claims.get(name)
     found = [value] if isinstance(value, str) else value if isinstance(value, list) else []
@@ -134,10 +133,10 @@ def scopes_of(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def token_of(text: str, settings: TokenSettings) -> Token:
-    """A token of ours, read.
+    """Parse a token of ours.
 
     Raises:
-        ValueError: it lacks what a server asks for.
+        ValueError: the token lacks a claim that servers require.
     """
     value = text.strip()
     claims = part_of(value, 1)
@@ -152,7 +151,7 @@ def token_of(text: str, settings: TokenSettings) -> Token:
 
 
 def request_of(settings: TokenSettings, assertion: str) -> tuple[Mapping[str, str], str]:
-    """Headers and body of the request for a token. ``assertion``: of a grant that has one."""
+    """Return headers and body of the request for a token. ``assertion`` is used by grants that need one."""
     headers = {
         "Accept": "application/json",
         "Cache-Control": "no-cache",
@@ -181,11 +180,11 @@ def _form(**fields: str | None) -> str:
 
 
 def parse_answer(where: str, status: int, body: bytes) -> str:
-    """The token in an endpoint's answer.
+    """Return the token in an endpoint's answer.
 
     Raises:
-        LoginUnavailable: it has none now.
-        KjbodError: it refuses; to ask again is of no use.
+        LoginUnavailable: no token is available now.
+        KjbodError: the endpoint refuses; a retry is useless.
     """
     try:
         answer = object_of(body)
@@ -204,7 +203,7 @@ def parse_answer(where: str, status: int, body: bytes) -> str:
 
 
 def pauses_ms(backoff_ms: int, backoff_max_ms: int) -> Iterator[int]:
-    """Pauses between tries, until they have taken ``backoff_max_ms`` together (``Retry``)."""
+    """Yield the pauses between retries until they add up to ``backoff_max_ms`` (``Retry``)."""
     left_ms, pause_ms = backoff_max_ms, backoff_ms
     while left_ms > 0 and pause_ms > 0:
         yield min(pause_ms, left_ms)
@@ -237,7 +236,7 @@ _TEXT, _NUMBER, _LIST = (f"{UNSECURED}{kind}Claim_" for kind in ("String", "Numb
 
 
 def unsecured_token(options: Mapping[str, str], now_ms: int) -> tuple[str, str, str]:
-    """An unsigned token, and the names of its claims for principal and scope.
+    """Return an unsigned token, and the names of its claims for principal and scope.
 
     Raises:
         ValueError: an option is wrong.
@@ -282,7 +281,8 @@ def _encoded(data: bytes) -> str:
 
 
 def renew_at_ms(token: Token, refresh: Refresh, now_ms: int, chance: float) -> int:
-    """Moment at which a token that was got just now is renewed; ``chance``: from 0 to 1, so that all differ."""
+    """Return the renewal time of a token that was just obtained. ``chance``, from 0 to 1, spreads the renewals of many
+    clients."""
     left_ms = token.expires_ms - now_ms
     share = refresh.window_factor + refresh.window_jitter * chance
     if 1000 * (refresh.min_period_s + refresh.buffer_s) > left_ms:

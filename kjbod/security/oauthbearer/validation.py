@@ -1,9 +1,9 @@
-"""The verdict on a client's token (``BrokerJwtValidator`` and ``OAuthBearerUnsecuredValidatorCallbackHandler`` of
-4.3.1, with the rules of jose4j that they stand on).
+"""Check a client's token (``BrokerJwtValidator`` and ``OAuthBearerUnsecuredValidatorCallbackHandler`` of 4.3.1, with
+the rules of jose4j that they use).
 
-Signatures are the library's to check, with the algorithms in :data:`ALGORITHMS` alone and a key that is for them:
-never ``none``, and no HMAC, whose secret would be what everybody may read. What a token claims is compared here, as
-jose4j does: one with an audience is for nobody else, also where none is expected.
+The library checks signatures, only with the algorithms of :data:`ALGORITHMS` and a key of the right type: never
+``none``, and no HMAC, whose secret would be a public key. Claims are compared here, as jose4j does: a token with an
+audience is refused if no audience is expected.
 """
 
 import json
@@ -27,17 +27,17 @@ ALGORITHMS: Final[Mapping[str, str]] = {
 """Algorithms that sign tokens, and the type of key of each (RFC 7518)."""
 CURVES: Final[Mapping[str, str]] = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 KEYS_MAX: Final = 1_000
-"""Of a key set."""
+"""Maximum keys of a key set."""
 KEY_ID_CHARS_MAX: Final = 1_000
 """``RefreshingHttpsJwks.MISSING_KEY_ID_MAX_KEY_LENGTH``."""
 RSA_BITS_MIN: Final = 2_048
 """RFC 7518, section 3.3."""
 RSA_BITS_MAX: Final = 16_384
-"""To check a signature takes time by the square of it."""
+"""Checking a signature takes time that grows with the square of the key size."""
 _SHOWN_MAX: Final = 100
 _RSA: Final = ("kty", "n", "e")
 _EC: Final = ("kty", "crv", "x", "y")
-"""Members of a public key (RFC 7518, section 6); what else a set has of it is not taken."""
+"""Members of a public key (RFC 7518, section 6); other members of a key are ignored."""
 
 
 class Key(Struct, frozen=True):
@@ -51,10 +51,10 @@ class Key(Struct, frozen=True):
 
 
 class UnknownKey(Invalid):
-    """No key of the set fits.
+    """No key of the set fits the token.
 
     Attributes:
-        key_id: what the token calls it; None: it does not say.
+        key_id: key id of the token; None: not given.
     """
 
     def __init__(self, reason: str, key_id: str | None) -> None:
@@ -63,11 +63,11 @@ class UnknownKey(Invalid):
 
 
 def parse_keys(text: bytes | str) -> tuple[Key, ...]:
-    """Keys of a key set in JSON that are for signatures; others, and those that cannot be read, are left out, as a set
-    may have them for others (RFC 7517, section 5).
+    """Parse the signature keys of a JSON key set. Keys for other uses, and unreadable keys, are skipped: a set may
+    contain them (RFC 7517, section 5).
 
     Raises:
-        ValueError: it is no key set, or has no key for signatures.
+        ValueError: the text is no key set, or has no key for signatures.
     """
     try:
         found = json.loads(text)
@@ -103,11 +103,11 @@ def _key(entry: object) -> Key | None:
 
 
 def validate(token: str, keys: Sequence[Key], settings: ValidatorSettings, now_ms: int) -> Verified:
-    """The principal of a signed token.
+    """Check a signed token and return its principal.
 
     Raises:
-        UnknownKey: none of the keys fits.
-        Invalid: it is not taken for another reason.
+        UnknownKey: no key fits.
+        Invalid: the token is refused for another reason.
     """
     header = _part(lambda: part_of(token, 0))
     algorithm = header.get("alg")
@@ -128,10 +128,10 @@ def validate(token: str, keys: Sequence[Key], settings: ValidatorSettings, now_m
 
 
 def validate_unsecured(token: str, settings: ValidatorSettings, now_ms: int) -> Verified:
-    """The principal of an unsigned token: of whoever says so.
+    """Return the principal of an unsigned token, which anybody can make.
 
     Raises:
-        Invalid: it is not taken.
+        Invalid: the token is refused.
     """
     if _part(lambda: part_of(token, 0)).get("alg") != "none" or not token.endswith("."):
         raise Invalid("the token is signed, and this listener takes unsigned ones alone")
@@ -150,7 +150,7 @@ def validate_unsecured(token: str, settings: ValidatorSettings, now_ms: int) -> 
 
 
 def _chosen(header: Mapping[str, Any], algorithm: str, keys: Sequence[Key]) -> Key:
-    """The key that a token is signed with, by what both say (jose4j's ``VerificationJwkSelector``)."""
+    """Return the key that signed a token, by header and key set (jose4j's ``VerificationJwkSelector``)."""
     key_id = header.get("kid")
     if key_id is not None and (not isinstance(key_id, str) or len(key_id) > KEY_ID_CHARS_MAX):
         raise Invalid("the token's kid is no text, or too long")
