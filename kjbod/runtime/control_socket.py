@@ -1,7 +1,7 @@
 """The control socket: how commands on the same host talk to a running agent or guard.
 
-A unix stream socket ``<kjbod.state.dir>/control.sock``, mode 0600: only the user of the agent or guard, and root, may
-open the socket. On it JSON, one object a line, UTF-8, one request at a time::
+The socket is a unix stream socket ``<kjbod.state.dir>/control.sock``, mode 0600: only root, and the user of the agent
+or guard, may open it. Messages are JSON objects in UTF-8, one per line; one request at a time::
 
     → {"op": "move", "node": 1, ...}          node: the node that is meant; the process of another node refuses
     ← {"next": ...}                           any number of them: parts of a long answer, or progress
@@ -9,13 +9,12 @@ open the socket. On it JSON, one object a line, UTF-8, one request at a time::
     ← {"ok": ...}                             the end of the answer
     ← {"error": "one line", "code": 1}        the end of it instead; code: the exit code for the command
 
-What a peer may cost is bounded: the length of a line, the connections, the time that it takes to say or to read
-something. What it sends ends at most its own connection. A request that changes something may go on after its peer has
-left: see the handlers.
+The cost of a client is bounded: length of a line, number of connections, time to send and to read. A bad client loses
+at most its own connection. A request that changes something may continue after its client has left: see the handlers.
 
-A bound socket outlives its process. One that refuses connections is a dead agent's and is replaced (by rename: there is
-never a moment without one, or with other permissions); one that takes them is not. Names of sockets have at most 107
-bytes (``sun_path``); a longer one is reached through its directory in ``/proc/self/fd``.
+A bound socket outlives its process. A socket that refuses connections belongs to a dead process and is replaced by
+rename, so a socket always exists with the right permissions. A socket that accepts connections is not replaced. Names
+of sockets have at most 107 bytes (``sun_path``); a longer name is reached through its directory in ``/proc/self/fd``.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ from kjbod.permissions import DENIED, advice
 from kjbod.runtime.locks import holder_of
 
 STATE_LOCK_NAME: Final = ".lock"
-"""The file in ``kjbod.state.dir`` that an agent has locked from its start to its end."""
+"""File in ``kjbod.state.dir`` that an agent keeps locked while it runs."""
 SOCKET_NAME: Final = "control.sock"
 EXIT_NO_AGENT: Final = 69
 """``EX_UNAVAILABLE`` of sysexits.h: no agent or guard answers."""
@@ -44,17 +43,17 @@ SOCKET_MODE: Final = 0o600
 WAIT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 5_000
 SILENCE_TIMEOUT_MS: Final = 10_000
-"""An agent that works on a request says so each :data:`WAIT_MS`; one that is silent for so long hangs."""
+"""An agent that works on a request reports every :data:`WAIT_MS`. An agent that is silent for this long hangs."""
 ANSWER_BYTES_MAX: Final = 64 << 20
 _READ_BYTES: Final = 64 << 10
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any] | AsyncIterator[Any]]
-"""Gets the request and gives the answer, or each part of it. A :class:`KjbodError` is an answer too. Cancelled when the
-server closes or the peer stops reading."""
+"""Takes the request and returns the answer, or yields its parts. A :class:`KjbodError` is an answer too. The server
+cancels it when the server closes or the client stops reading."""
 
 
 class ControlError(KjbodError):
-    """The agent or guard does not answer, or refuses; one line says why."""
+    """The agent or guard does not answer, or refuses; one line with the reason."""
 
     def __init__(self, text: str, exit_code: int = EXIT_FAILURE) -> None:
         super().__init__(text)
@@ -81,11 +80,11 @@ class Log(Protocol):
 
 @contextlib.contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """A name for ``path`` that fits into ``sun_path``, for as long as the context lasts.
+    """Yield a name for ``path`` that fits into ``sun_path``. The name is valid until the context ends.
 
     Raises:
-        ControlError: there is none.
-        OSError: of its directory.
+        ControlError: no such name is possible.
+        OSError: the directory cannot be opened.
     """
     if len(os.fsencode(path)) <= NAME_BYTES_MAX:
         yield str(path)
@@ -101,21 +100,21 @@ def short_name(path: Path) -> Iterator[str]:
 
 
 def bind(path: Path) -> socket.socket:
-    """A bound socket at ``path``, not listening yet; one of a dead process is replaced.
+    """Return a bound and listening socket at ``path``. A socket of a dead process is replaced.
 
     Raises:
-        ControlError: a living process has it, something else is there, or the directory does not take it.
+        ControlError: a running process has the socket, another file is there, or the directory is not writable.
     """
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     fresh = path.with_name(f".{path.name}.new")
     try:
         _require_dead(path)
-        # Before bind it is the mode that the name gets (unix_bind); the umask takes away more, and never gives.
+        # The mode before bind is the mode of the socket file (unix_bind); the umask only removes bits.
         os.fchmod(bound.fileno(), SOCKET_MODE)
         fresh.unlink(missing_ok=True)
         with short_name(fresh) as name:
             bound.bind(name)
-        bound.listen(16)  # before it has its name: who finds it is not refused
+        bound.listen(16)  # before the rename, so that no client is refused
         fresh.rename(path)
     except ControlError:
         bound.close()
@@ -129,12 +128,12 @@ def bind(path: Path) -> socket.socket:
 
 def _remove(path: Path, inode: int) -> None:
     with contextlib.suppress(OSError):
-        if path.lstat().st_ino == inode:  # else a successor's
+        if path.lstat().st_ino == inode:  # otherwise the socket belongs to a successor
             path.unlink()
 
 
 def _require_dead(path: Path) -> None:
-    """Raise unless ``path`` is free, or a socket that nobody listens on."""
+    """Raise unless ``path`` is free, or a socket without a listener."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -148,7 +147,7 @@ def _require_dead(path: Path) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             return
         except BlockingIOError:
-            pass  # it listens, and has more connections than it takes
+            pass  # the process listens, but its queue of connections is full
         raise ControlError(f"{path}: another agent or guard answers there: each needs a kjbod.state.dir of its own")
 
 
@@ -156,28 +155,28 @@ def _require_dead(path: Path) -> None:
 
 
 class ControlLimits(Struct, frozen=True, kw_only=True):
-    """Limits of what a peer may cost."""
+    """Limits of the cost of one client."""
 
     line_bytes: int = 256 << 10
     connections: int = 16
     idle_timeout_ms: int = 5_000
-    """How long it may take to send a request."""
+    """Time limit to send a request."""
     read_timeout_ms: int = 10_000
-    """How long it may leave its answer unread."""
+    """Time limit to read an answer."""
     step_timeout_ms: int = 600_000
-    """For each part of an answer."""
+    """Time limit for each part of an answer."""
 
 
 class ControlServer:
     """Answers requests on the control socket.
 
     Args:
-        path: of the socket.
-        handlers: by the name of the operation.
-        identity: values that a request must have too where it names their keys: ``{"node": 1}``.
-        log: gets bugs of handlers.
-        limits: what a peer may cost.
-        remove: removes the name at the end, given the path and its inode; it must not wait for the disk.
+        path: path of the socket.
+        handlers: handlers by the name of the operation.
+        identity: values that a request must match if it has these keys: ``{"node": 1}``.
+        log: gets the errors of handlers.
+        limits: limits of the cost of a client.
+        remove: removes the socket file at the end, by path and inode; it must not wait for the disk.
     """
 
     def __init__(
@@ -204,23 +203,23 @@ class ControlServer:
         """Listen.
 
         Raises:
-            ControlError: one line that says why that cannot be.
+            ControlError: listening is impossible; one line with the reason.
         """
         bound = bind(self.path)
         self._inode = self.path.lstat().st_ino
         self._server = await asyncio.start_unix_server(self._serve, sock=bound, limit=self._limits.line_bytes)
 
     async def renew(self, inode: int | None) -> bool:
-        """Listen anew where somebody has removed the name, with its directory perhaps; connections go on.
+        """Listen again if the socket file was removed, perhaps with its directory. Open connections continue.
 
         Args:
-            inode: of what has the name; None: nothing has it.
+            inode: inode of the file that has the socket's name now; None: no such file.
 
         Returns:
-            Whether that was so.
+            Whether the socket file was missing.
 
         Raises:
-            ControlError: one line that says why it cannot be.
+            ControlError: listening is impossible; one line with the reason.
         """
         if self._server is None or inode is not None:
             return False
@@ -230,7 +229,7 @@ class ControlServer:
         return True
 
     def close(self) -> None:
-        """Stop: connections are cut, handlers are cancelled, the name is removed. Waits for nothing."""
+        """Stop: close connections, cancel handlers, remove the socket file. Does not wait."""
         if self._server is None:
             return
         self._server.close()
@@ -241,7 +240,7 @@ class ControlServer:
             self._remove(self.path, self._inode)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The life of one connection; asyncio makes a task of it."""
+        """Serve one connection; asyncio makes a task of this call."""
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
@@ -253,7 +252,7 @@ class ControlServer:
                     pass
             writer.close()
         except (_PeerGone, OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the peer has gone, or takes too long
+            pass  # the client has left, or takes too long
         except asyncio.CancelledError:
             pass  # by close(); asyncio 3.11 logs a cancelled task of a connection as an error
         finally:
@@ -262,7 +261,7 @@ class ControlServer:
                 writer.transport.abort()
 
     async def _answer_next(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """A request and its answer. False when the conversation is over."""
+        """Answer the next request. Return False when the connection is over."""
         try:
             async with asyncio.timeout(self._limits.idle_timeout_ms / 1000):
                 line = await reader.readuntil(b"\n")
@@ -278,7 +277,7 @@ class ControlServer:
         return True
 
     async def _answer(self, line: bytes, writer: asyncio.StreamWriter) -> dict[str, Any]:
-        """Write all lines of the answer but the last one, and give that."""
+        """Write all lines of the answer but the last one, and return the last one."""
         try:
             handler, request = self._parse(line)
             return {"ok": await self._carry_out(handler, request, writer)}
@@ -329,13 +328,13 @@ class ControlServer:
             raise ControlError(f"not done after {self._limits.step_timeout_ms} ms; it may still be") from None
 
     async def _write(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
-        if writer.is_closing():  # uvloop raises RuntimeError from a write, which would pass for a handler's bug
+        if writer.is_closing():  # uvloop raises RuntimeError from this write, which would be logged as a handler's bug
             raise _PeerGone
         writer.write(_encode(message))
         try:
             async with asyncio.timeout(self._limits.read_timeout_ms / 1000):
                 await writer.drain()
-        except OSError as error:  # a TimeoutError is one
+        except OSError as error:  # TimeoutError is an OSError too
             raise _PeerGone from error
 
 
@@ -343,11 +342,11 @@ _END: Final = object()
 
 
 class _PeerGone(Exception):  # noqa: N818  not an error, the end of a conversation
-    """The peer has left, or does not read."""
+    """The client has left, or does not read."""
 
 
 class _Waiting:
-    """Says from time to time that the answer is being worked on."""
+    """Reports periodically that the server still works on the answer."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -382,10 +381,10 @@ def _shown(value: object) -> str:
 
 
 class Answerer(Struct, frozen=True, kw_only=True):
-    """The process that a client asks, in words for error lines.
+    """The process that a client asks, described for error lines.
 
     Attributes:
-        name: ``guard``, or ``agent or guard`` where that is not known.
+        name: ``guard``, or ``agent or guard`` if unknown.
         source: the configuration file that has ``kjbod.state.dir``.
         remedy: how to start the process.
     """
@@ -413,7 +412,7 @@ def agent_or_guard_of(source: str, command: str) -> Answerer:
 
     Args:
         source: the configuration file.
-        command: that runs the agent, ``kjbod agent`` or ``kjbod server``.
+        command: command that runs the agent, ``kjbod agent`` or ``kjbod server``.
     """
     remedy = (
         f"on a host with Kafka start a guard with `kjbod guard run -c {source}` or systemctl start kjbod-guard, and "
@@ -424,14 +423,14 @@ def agent_or_guard_of(source: str, command: str) -> Answerer:
 
 
 class ControlClient:
-    """Asks the agent or guard, one connection for each question. Blocks.
+    """Client of the control socket; opens a connection for each request. Blocks.
 
     Args:
         state_dir: ``kjbod.state.dir`` of the agent or guard.
-        node_id: of the node that is meant.
+        node_id: id of the node that must answer.
         source: the configuration file, for error lines.
         answerer: the process that is asked; None: the agent or guard of ``source``.
-        connect_timeout_ms: for a connection, in milliseconds.
+        connect_timeout_ms: time limit for a connection, in milliseconds.
         silence_timeout_ms: how long a process that works on a request may send nothing, in milliseconds.
     """
 
@@ -452,7 +451,7 @@ class ControlClient:
         self._silence_timeout_s = silence_timeout_ms / 1000
 
     def call(self, operation: str, **arguments: Any) -> Any:
-        """Ask for something whose answer has one part.
+        """Send a request whose answer has one part.
 
         Raises:
             NoAgentError: no agent or guard is there.
@@ -462,20 +461,20 @@ class ControlClient:
         return last["ok"]
 
     def stream(self, operation: str, **arguments: Any) -> Iterator[Any]:
-        """Ask for something whose answer has any number of parts; errors as :meth:`call`."""
+        """Send a request whose answer has any number of parts. Errors as for :meth:`call`."""
         for message in self._converse(operation, arguments):
             if "next" in message:
                 yield message["next"]
 
     def _converse(self, operation: str, arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Every line of the answer, the last one included, without those that only ask for patience."""
+        """Yield every line of the answer, including the last, without ``wait`` lines."""
         closed: OSError | None = None
         with self._connect() as connection:
             try:
                 connection.settimeout(self._silence_timeout_s)
                 connection.sendall(_encode({"op": operation, "node": self._node_id, **arguments}))
             except (BrokenPipeError, ConnectionResetError) as error:
-                closed = error  # it may have said why before: there are too many of us
+                closed = error  # the server may have sent the reason first: too many connections
             except OSError as error:
                 raise self._trouble(error) from None
             for line in self._lines(connection):
@@ -552,7 +551,7 @@ class ControlClient:
 
 
 def _printable(text: str) -> str:
-    """Without what a terminal would obey."""
+    """Return the text without characters that control a terminal."""
     return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 

@@ -1,4 +1,4 @@
-"""Descriptors of this process: 0, 1 and 2, which are there whatever it was started with, and what it lets go of."""
+"""Standard descriptors 0, 1 and 2 of this process, and the sockets that it closes before an exit."""
 
 import contextlib
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def keep_standard_descriptors() -> None:
-    """Put ``/dev/null`` in the place of those that are closed: the next file or socket would get their number, and what
-    is meant for a log or a person."""
+    """Open ``/dev/null`` in place of closed standard descriptors. Otherwise the next file or socket would get such a
+    number, and would receive output for a log or a person."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -17,10 +17,11 @@ def keep_standard_descriptors() -> None:
 
 
 def close_channels() -> None:
-    """Close all sockets and pipes of this process, but standard ones; for the last moment before ``os._exit``.
+    """Close all sockets and pipes of this process, except the standard descriptors; for the last moment before
+    ``os._exit``.
 
-    A thread that is stuck in the kernel keeps a process that has exited, and with it whatever is open: who connects to
-    it would wait, and who waits for its end as well. Files stay: to close one may wait for the disk.
+    A thread that is stuck in the kernel keeps an exited process and its open descriptors. Clients would wait for its
+        sockets, and so would parents for its end. Files stay open: closing a file may wait for the disk.
     """
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""Whether an address can be listened on, before anybody does (``bind(2)``, ``ip(7)``): a start that would fail at its
-last listener has not written anything then."""
+"""Check whether an address can be listened on before a listener opens it (``bind(2)``, ``ip(7)``). A start that would
+fail at its last listener has not written anything then."""
 
 import socket
 
@@ -9,12 +9,12 @@ _ANY = ("0.0.0.0", "::")
 
 
 async def refusal_of(host: str, port: int, log: Log) -> str:
-    """Reason why this process could not listen on ``host`` and ``port``; empty where it could, at this moment.
+    """Return why this process could not listen on ``host`` and ``port`` now; empty if it could.
 
     Args:
         host: an address or a name; empty for all addresses.
         port: 0 is always free.
-        log: for a name that is long in coming.
+        log: gets a line if the name takes long to resolve.
 
     Raises:
         UnresolvedError: the host has no address.
@@ -30,6 +30,6 @@ async def refusal_of(host: str, port: int, log: Log) -> str:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind((address, port))
         except OSError as error:
-            if host or family == socket.AF_INET:  # a host without IPv6 listens on the rest
+            if host or family == socket.AF_INET:  # a host without IPv6 listens on its other addresses
                 return error.strerror or str(error)
     return ""

@@ -7,8 +7,8 @@ _TABLE = Path("/proc/locks")
 
 
 def holder_of(path: Path) -> int | None:
-    """Process id of the one that has a write lock on ``path``, of POSIX or ``flock(2)``; None where nobody has, or it
-    is not known: in another container, or on btrfs, whose device numbers are others there."""
+    """Return the process id of the holder of a POSIX or ``flock(2)`` write lock on ``path``. None: no holder, or an
+    unknown one: in another container, or on btrfs, whose device numbers differ in the table."""
     try:
         status = path.stat()
         table = _TABLE.read_text(encoding="ascii")
@@ -19,7 +19,8 @@ def holder_of(path: Path) -> int | None:
 
 
 def holder_in(table: str, file: str) -> int | None:
-    """Process id of who holds a write lock on ``file``, device and inode as the table has them; waiters hold none."""
+    """Return the process id of the holder of a write lock on ``file`` (device and inode as in the table). Waiting
+    processes do not count."""
     for line in table.splitlines():
         words = line.split()
         if len(words) == 8 and words[3] == "WRITE" and words[5] == file and words[4].isdecimal():

@@ -1,14 +1,14 @@
-"""Logs: lines on stderr, written by a thread of its own so that a dead journald cannot stop us.
+"""Log lines on stderr, written by a separate thread so that a dead journald cannot stop the process.
 
-On a terminal a line is for people. Anywhere else, in the journal and in a pipe, it is one JSON object.
+On a terminal, lines are for people. Elsewhere, in the journal or a pipe, each line is one JSON object.
 
 Every object has ``timestamp`` (ISO-8601, UTC, microseconds), ``level``, ``component`` and ``event``, a stable dotted
-name (``directory.failed``) that dashboards and tests rely on; all else is fields. The loggers of the standard library
-(asyncio's, of dependencies) end in the same lines.
+name (``directory.failed``) that dashboards and tests rely on. All other values are fields. Loggers of the standard
+library (asyncio, dependencies) use the same lines.
 
-A daemon that writes to a blocked stderr is a daemon that hangs, and one that raises on a closed stderr is one that dies
-of its own log. So the loop only puts bytes into a bounded buffer; a daemon thread writes them. What does not fit is
-dropped and counted, and the count is logged (``logging.dropped``) as soon as there is room again.
+Writing to a blocked stderr would hang the daemon, and an error of a closed stderr would end it. So the event loop only
+puts bytes into a bounded buffer, and a daemon thread writes them. Lines that do not fit are dropped and counted. The
+count is logged (``logging.dropped``) when the buffer has space again.
 """
 
 import atexit
@@ -35,9 +35,9 @@ from kjbod.runtime.descriptors import keep_standard_descriptors
 from kjbod.runtime.room import NoRoomError
 
 PENDING_BYTES_MAX = 4 * 1024 * 1024
-"""Lines that wait for stderr; about ten thousand events."""
+"""Maximum bytes of lines that wait for stderr; about ten thousand events."""
 EXIT_FLUSH_TIMEOUT_MS = 1000
-"""How long the end of the process waits for its last lines."""
+"""Time that the end of the process waits for its last lines."""
 _WRITE_BYTES_MAX = 64 * 1024
 
 _JOURNAL_PRIORITY = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
@@ -46,8 +46,8 @@ _JOURNAL_PRIORITY = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug"
 class LineWriter:
     """A bounded buffer of lines and the daemon thread that writes them to a file descriptor.
 
-    :meth:`write` never blocks and never raises. ``describe_dropped(count)`` gives the line that tells how many did not
-    fit. Thread-safe, and re-entrant: a finalizer may log while its own thread holds the lock.
+    :meth:`write` never blocks and never raises. ``describe_dropped(count)`` returns the line with the number of dropped
+    lines. Thread-safe and re-entrant: a finalizer may log while its own thread holds the lock.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class LineWriter:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._sealed = False
-        self._torn = False  # a line was written in part: its rest never comes
+        self._torn = False  # the rest of a partly written line is lost
         self.dropped = 0
-        """Lines that were not written: no room, or stderr is gone."""
+        """Lines that were not written: the buffer was full, or stderr is closed."""
 
     def write(self, line: bytes, *, despite_seal: bool = False) -> None:
-        """Queue one line, which ends in a newline; drop it when there is no room."""
+        """Queue one line, which ends in a newline, or drop it if the buffer is full."""
         with self._changed:
             if self._closed or (self._sealed and not despite_seal):
                 self.dropped += 1
@@ -88,10 +88,10 @@ class LineWriter:
             self._changed.notify_all()
 
     def start(self) -> None:
-        """Start the thread, which the first line does otherwise.
+        """Start the thread; otherwise the first line starts it.
 
         Raises:
-            NoRoomError: the host has no room for it.
+            NoRoomError: the host cannot start another thread.
         """
         with self._changed:
             if not self._started():
@@ -108,17 +108,17 @@ class LineWriter:
         return True
 
     def flush(self, timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> bool:
-        """Wait until all lines are written, at most ``timeout_ms``; whether they are."""
+        """Wait until all lines are written, at most ``timeout_ms``, and return whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: self._pending_bytes == 0, timeout_ms / 1000)
 
     def seal(self) -> None:
-        """Take no more lines: the one that was queued last is the last one."""
+        """Accept no more lines after the last queued one."""
         with self._changed:
             self._sealed = True
 
     def close(self, timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> None:
-        """Flush and end the thread. A thread that is stuck in ``write`` is left alone: it is a daemon."""
+        """Flush and end the thread. A thread that is stuck in ``write`` is left running: it is a daemon thread."""
         self.flush(timeout_ms)
         with self._changed:
             self._closed = True
@@ -140,7 +140,7 @@ class LineWriter:
                 self._changed.notify_all()
 
     def _take(self) -> tuple[list[bytes], bytes, int] | None:
-        """The next lines, the bytes to write for them, and how many dropped ones these tell of; None at the end."""
+        """Return the next lines, their bytes, and the number of dropped lines that they report; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._closed)
             if not self._lines:
@@ -157,7 +157,7 @@ class LineWriter:
         return lines, data, unreported
 
     def _write_all(self, data: bytes) -> bool:
-        # On a disk that was full for a while, the rest of a line must not swallow the next one.
+        # After a full disk, the rest of a torn line must not swallow the next line.
         view = memoryview(b"\n" + data if self._torn else data)
         while view:
             try:
@@ -165,19 +165,19 @@ class LineWriter:
                 self._torn = view[size - 1] != ord("\n") if size else self._torn
                 view = view[size:]
             except BlockingIOError:
-                # Somebody who shares the terminal or pipe with us made it non-blocking.
+                # Another process that shares the terminal or pipe made it non-blocking.
                 try:
                     select.select((), (self._fd,), ())
                 except (OSError, ValueError):
                     return False
             except OSError as error:
                 if error.errno != errno.EINTR:
-                    return False  # the reader is gone: the daemon's work is not to log
+                    return False  # the reader is gone; a daemon must not stop because of its log
         return True
 
 
 class _BytesLogger:
-    """structlog's innermost logger: takes the rendered line."""
+    """structlog's innermost logger: gets the rendered line."""
 
     __slots__ = ("_write",)
 
@@ -191,7 +191,7 @@ class _BytesLogger:
 
 
 class _StandardHandler(logging.Handler):
-    """The end of the standard library's loggers: their records go through the same processors as our events."""
+    """Handler for loggers of the standard library. Their records go through the processors of our events."""
 
     def __init__(self, line: Callable[[str, EventDict], bytes], write: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class _StandardHandler(logging.Handler):
 
 
 def _plain(value: object) -> object:
-    """A form for what JSON has none for."""
+    """Return a JSON-compatible form of a value."""
     match value:
         case Uuid() | PurePath():
             return str(value)
@@ -230,7 +230,8 @@ def _plain(value: object) -> object:
 
 
 def render(event: Mapping[str, Any]) -> bytes:
-    """A line of JSON; ``timestamp``, ``level``, ``component`` and ``event`` first. Never raises for odd values."""
+    """Return an event as a line of JSON; ``timestamp``, ``level``, ``component`` and ``event`` first. Never raises for
+    odd values."""
     ordered = {key: event[key] for key in ("timestamp", "level", "component", "event") if key in event}
     ordered.update(event)
     try:
@@ -264,7 +265,7 @@ def _add_component(component: str) -> Processor:
 
 
 def _goes_to_journal(fd: int) -> bool:
-    """Whether ``fd`` is the journal's socket (systemd.exec(5), ``JOURNAL_STREAM``)."""
+    """Return whether ``fd`` is the journal's socket (systemd.exec(5), ``JOURNAL_STREAM``)."""
     try:
         stat = os.fstat(fd)
     except OSError:
@@ -276,7 +277,7 @@ def _renderer(journal: bool) -> Callable[[WrappedLogger, str, EventDict], bytes]
     def render_line(_logger: WrappedLogger, _method: str, event: EventDict) -> bytes:
         line = render(event)
         if journal:
-            # sd-daemon(3): the journal takes the priority off the line and stores it beside it.
+            # sd-daemon(3): the journal removes the priority prefix from the line and stores it as a field.
             return b"<%d>" % _JOURNAL_PRIORITY.get(str(event.get("level")), 6) + line
         return line
 
@@ -284,7 +285,8 @@ def _renderer(journal: bool) -> Callable[[WrappedLogger, str, EventDict], bytes]
 
 
 def _people_renderer() -> Callable[[WrappedLogger, str, EventDict], bytes]:
-    """Lines for a terminal. Names come from disks and from other people: the terminal obeys none of them."""
+    """Return a renderer of lines for a terminal. Control characters in names are escaped: names come from disks and
+    from other people."""
     import structlog.dev
 
     from kjbod.output import safe
@@ -307,7 +309,7 @@ def _people_renderer() -> Callable[[WrappedLogger, str, EventDict], bytes]:
 
 
 def _text(value: object) -> str:
-    """A field for people: text as it is, all else as in JSON."""
+    """Return a field for people: text unchanged, other values as JSON."""
     try:
         return plain if isinstance(plain := _plain(value), str) else json.dumps(value, default=_plain)
     except Exception:  # noqa: BLE001  as in render
@@ -318,12 +320,12 @@ _writer: LineWriter | None = None
 
 
 def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> None:
-    """Send every log line of this process to ``fd`` (stderr); ``component`` is the default of that field.
+    """Send every log line of this process to ``fd`` (stderr). ``component`` is the default of that field.
 
-    May be called again: the lines that wait are written first. Levels below ``level`` are skipped at little cost.
+    May be called again: waiting lines are written first. Levels below ``level`` are skipped at little cost.
 
     Raises:
-        NoRoomError: the host has no room for the thread that writes.
+        NoRoomError: the host cannot start the thread that writes.
     """
     global _writer
     if _writer is not None:
@@ -340,7 +342,7 @@ def configure_logging(component: str, *, level: str = "info", fd: int = 2) -> No
         renderer = _people_renderer()
     else:
         renderer = _renderer(_goes_to_journal(fd))
-        # Locals stay out of tracebacks: they hold passwords.
+        # Tracebacks do not show local variables: they contain passwords.
         no_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         processors.append(structlog.processors.ExceptionRenderer(no_locals))
 
@@ -375,15 +377,16 @@ def _log_thread_crash(crash: threading.ExceptHookArgs) -> None:
 
 
 def get_logger(**fields: object) -> FilteringBoundLogger:
-    """A logger that adds ``fields`` to each event. It may be made at import, before :func:`configure_logging`."""
+    """Return a logger that adds ``fields`` to each event. It can be made at import, before
+    :func:`configure_logging`."""
     return cast(FilteringBoundLogger, structlog.get_logger(**fields))
 
 
 def write_plain(text: str) -> bool:
-    """Queue ``text`` as it is, for a person; False where :func:`configure_logging` was not called.
+    """Queue ``text`` unchanged, for a person. Return False if :func:`configure_logging` was not called.
 
-    A daemon that is refused its start says so on stderr, and must not hang there when nobody reads it. One that fails
-    after its last line (:func:`seal_logging`) says that all the same.
+    A daemon that refuses to start reports that on stderr, and must not hang there without a reader. An error after the
+    last line (:func:`seal_logging`) is still written.
     """
     if _writer is None:
         return False
@@ -392,13 +395,13 @@ def write_plain(text: str) -> bool:
 
 
 def seal_logging() -> None:
-    """Drop whatever is logged from now on: the line before this call is the last one."""
+    """Drop all later log lines: the line before this call is the last one."""
     if _writer is not None:
         _writer.seal()
 
 
 def flush_logging(timeout_ms: int = EXIT_FLUSH_TIMEOUT_MS) -> bool:
-    """Wait for the lines that are not written yet, at most ``timeout_ms``; whether all are."""
+    """Wait for unwritten lines, at most ``timeout_ms``, and return whether all are written."""
     return _writer is None or _writer.flush(timeout_ms)
 
 

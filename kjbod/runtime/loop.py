@@ -9,30 +9,30 @@ from typing import Any
 from kjbod.runtime.signals import ignore_signals
 
 TRANSPORT_GONE = (ConnectionError, RuntimeError)
-"""What a write to a transport raises whose other side is gone. uvloop closes the handle at once and says
-``RuntimeError: unable to perform operation on <...>; the handler is closed``, where asyncio drops what is written."""
+"""Errors of a write to a transport whose peer is gone. uvloop closes the handle at once and raises ``RuntimeError:
+unable to perform operation on <...>; the handler is closed``; asyncio drops the data."""
 EXIT_INTERRUPTED = 130
-"""128 + SIGINT, as shells tell it."""
+"""128 + SIGINT, the exit code that shells use."""
 
 
 _SWITCH_S = 0.001
-"""How long a thread that computes keeps the interpreter while the event loop waits for it."""
+"""Time for which a computing thread may keep the interpreter while the event loop waits for it."""
 
 
 def share_interpreter() -> None:
-    """Have threads that compute give the interpreter to the event loop soon."""
+    """Make computing threads release the interpreter to the event loop soon."""
     sys.setswitchinterval(_SWITCH_S)
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """asyncio's own, which leaves alone at its end, as uvloop does, a signal that somebody has made ignored."""
+    """Event loop of asyncio that, like uvloop, leaves ignored signals ignored when it closes."""
 
     def remove_signal_handler(self, sig: int) -> bool:
         return signal.getsignal(sig) != signal.SIG_IGN and super().remove_signal_handler(sig)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's, or asyncio's where uvloop has no build."""
+    """Return the factory of uvloop, or of asyncio on platforms without uvloop."""
     try:
         import uvloop
     except ImportError:
@@ -41,7 +41,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run ``main()`` to its end and give its exit code; 130 when it was interrupted and did not handle that itself.
+    """Run ``main()`` to its end and return its exit code; 130 if it was interrupted and did not handle that.
 
     ``asyncio.Runner`` is used rather than ``uvloop.run`` so that both loops start, cancel and close alike.
     """
@@ -53,8 +53,8 @@ def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 def run_daemon(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run ``main()`` as :func:`run` does, and then let no signal change the exit code, nor the error, that it ended
-    with: the process is to end next."""
+    """Run ``main()`` as :func:`run` does, and then ignore signals, so that they cannot change its exit code or error.
+    The process must end next."""
 
     async def whole() -> int:
         try:

@@ -1,11 +1,11 @@
-"""Names of hosts and the addresses that they stand for, for event loops.
+"""Resolve host names to addresses for event loops.
 
-``getaddrinfo`` cannot be interrupted, and takes as long as the name servers do: 5 s for each one in ``resolv.conf``
-that is dead (resolv.conf(5), ``timeout``), half a minute where none answers. That is longer than an attempt to reach a
-controller may take, and longer than an agent with a dead disk may wait. So:
+``getaddrinfo`` cannot be interrupted and waits for the name servers: 5 s for each dead server in ``resolv.conf``
+(resolv.conf(5), ``timeout``), half a minute if none answers. That is longer than an attempt to reach a controller may
+take, and longer than an agent with a dead disk may wait. So:
 
-* a look-up has a thread of its own and goes on when who asked has given up; whoever asks for the same name meanwhile
-  waits for the same look-up, so that the next attempt, or the one after it, finds the answer;
+a look-up has its own thread and continues after its caller has given up. Further callers for the same name wait for the
+same look-up, so one of the next attempts finds the answer;
 * the last good answer is kept. It serves where a new look-up fails or takes longer than :data:`PATIENCE_MS`;
 * the thread is a daemon's: neither the loop's default executor, which others need and which is joined at the end, nor
   the four threads of uvloop, for which it waits when it is closed, ever runs a look-up.
@@ -25,15 +25,15 @@ from kjbod.clock import Clock, SystemClock
 from kjbod.errors import KjbodError
 
 PATIENCE_MS: Final = 300
-"""How long a new answer is waited for where an older one is known."""
+"""Time to wait for a new answer while an older one is known."""
 LOOKUPS_MAX: Final = 32
-"""Look-ups at a time, each of which has a thread."""
+"""Maximum look-ups at a time; each has a thread."""
 NAMES_MAX: Final = 1_024
-"""Names whose answers are kept; a peer may tell any number of them."""
+"""Maximum names whose answers are kept; a peer may send any number of names."""
 LISTEN_TOLD_MS: Final = 2_000
-"""A listener that waits for its own name for so long is named."""
+"""Time after which a listener that waits for its own name is logged."""
 LISTEN_TIMEOUT_MS: Final = 60_000
-"""How long a listener's own name may take: more than all servers of a ``resolv.conf`` together by default."""
+"""Time limit to resolve a listener's own name: more than all servers of a ``resolv.conf`` together take by default."""
 
 _UNKNOWN: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
@@ -48,8 +48,8 @@ class UnresolvedError(KjbodError):
     """A name has no address, or none yet: ``cannot resolve kafka1: ...``.
 
     Attributes:
-        unknown: whether the name servers have answered that there is no such name: waiting does not help.
-        slow: whether they have not answered yet; the look-up goes on.
+        unknown: whether the name servers answered that the name does not exist: waiting does not help.
+        slow: whether the name servers have not answered yet; the look-up continues.
     """
 
     def __init__(self, host: str, reason: str, *, unknown: bool = False, slow: bool = False) -> None:
@@ -60,11 +60,11 @@ class UnresolvedError(KjbodError):
 
 
 class Resolved(Struct, frozen=True):
-    """Addresses of a host, in the order in which they are to be tried."""
+    """Addresses of a host, in the order in which to try them."""
 
     addresses: tuple[str, ...]
     doubt: str = ""
-    """Why they are those of an earlier look-up; empty where they are new."""
+    """Reason why the addresses are from an earlier look-up; empty if they are new."""
 
 
 class _LookUp(Struct, frozen=True):
@@ -73,22 +73,22 @@ class _LookUp(Struct, frozen=True):
 
 
 def look_up(host: str) -> tuple[str, ...]:
-    """The addresses of ``host``, as the system knows them. Blocks.
+    """Return the addresses of ``host``, as the system resolves them. Blocks.
 
     Raises:
-        OSError: there is none.
-        UnicodeError: it is no name.
+        OSError: the name has no address.
+        UnicodeError: the text is not a host name.
     """
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(where[0]) for *_, where in found))
 
 
 class Names:
-    """Addresses of names, as far as they are known. May be used from several threads and event loops.
+    """Resolver with a cache of addresses. Thread-safe, and usable from several event loops.
 
     Args:
-        ask: looks a name up; blocks.
-        clock: for ages.
+        ask: resolves a name; blocks.
+        clock: clock for the age of answers.
     """
 
     def __init__(self, ask: Callable[[str], tuple[str, ...]] = look_up, clock: Clock | None = None) -> None:
@@ -99,10 +99,10 @@ class Names:
         self._under_way: dict[str, _LookUp] = {}
 
     async def resolve(self, host: str, *, timeout_ms: int) -> Resolved:
-        """The addresses of ``host``; an address is its own.
+        """Return the addresses of ``host``. An IP address is returned unchanged.
 
         Raises:
-            UnresolvedError: none is known, and none came within ``timeout_ms``.
+            UnresolvedError: no address is known, and none came within ``timeout_ms``.
         """
         if _is_address(host):
             return Resolved((host,))
@@ -130,7 +130,7 @@ class Names:
             raise UnresolvedError(host, "not a name", unknown=True) from None
 
     def _begin(self, host: str) -> _LookUp:
-        """The look-up that is under way, or a new one."""
+        """Return the running look-up of a name, or start one."""
         with self._lock:
             found = self._under_way.get(host)
             if found is not None:
@@ -138,7 +138,7 @@ class Names:
             if len(self._under_way) >= LOOKUPS_MAX:
                 raise UnresolvedError(host, f"{LOOKUPS_MAX} other names are being looked up, without an answer")
             answer: Future[tuple[str, ...]] = Future()
-            answer.set_running_or_notify_cancel()  # from here on a caller that is cancelled does not cancel it
+            answer.set_running_or_notify_cancel()  # from here on, cancelling a caller does not cancel the look-up
             began = self._under_way[host] = _LookUp(answer, self._clock.monotonic_ms())
             try:
                 threading.Thread(target=self._run, args=(host, answer), name="kjbod-names", daemon=True).start()
@@ -168,10 +168,10 @@ class Names:
 
 
 async def listening_addresses(host: str, log: Log, names: Names | None = None) -> list[str]:
-    """The addresses of a listener's ``host``; that they are long in coming is said.
+    """Return the addresses of a listener's ``host``, and log if that takes long.
 
     Raises:
-        UnresolvedError: there is none.
+        UnresolvedError: the host has no address.
     """
     known = NAMES if names is None else names
     try:
@@ -192,4 +192,4 @@ def _is_address(host: str) -> bool:
 
 
 NAMES: Final = Names()
-"""What this process knows."""
+"""Resolver of this process."""

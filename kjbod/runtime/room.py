@@ -1,8 +1,8 @@
-"""Room on this host for threads, processes and open files: proven before a daemon begins, and named where it ends.
+"""Check that this host can start the threads, processes and open files that a daemon needs, and report a lack of them.
 
-The kernel counts threads and processes together (``RLIMIT_NPROC`` per user, ``pids.max`` per control group). What runs
-out of them half-way is not always told: libuv, below uvloop, aborts the process when it cannot start a thread. So a
-daemon asks first, for as much as its start takes.
+The kernel counts threads and processes together (``RLIMIT_NPROC`` per user, ``pids.max`` per control group). A later
+failure is not always reported: libuv, below uvloop, aborts the process if it cannot start a thread. So a daemon first
+reserves as much as its start needs.
 """
 
 import errno
@@ -23,16 +23,18 @@ _SCARCE: Final[Mapping[int, str]] = {
 
 
 class NoRoomError(KjbodError):
-    """The host, or a limit that is set for this process, has no room; one line says for what and what to raise."""
+    """The host or a limit of this process allows no more threads, processes or files; one line with the limit
+    to raise."""
 
 
 def no_room(error: BaseException) -> NoRoomError | None:
-    """Words for missing room in ``error``; None where it is about something else."""
+    """Return the error that describes a lack of threads, processes, files or memory; None if ``error`` has another
+    cause."""
     if isinstance(error, NoRoomError):
         return error
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return NoRoomError(f"there is no room for another thread: {_TASKS}")
-    if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN:  # of fork and posix_spawn
+    if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN:  # raised by fork and posix_spawn
         return NoRoomError(f"there is no room for another process: {_TASKS}")
     if isinstance(error, OSError) and error.errno is not None and error.errno in _SCARCE:
         return NoRoomError(_SCARCE[error.errno])
@@ -40,10 +42,10 @@ def no_room(error: BaseException) -> NoRoomError | None:
 
 
 def require_room(*, tasks: int, files: int) -> None:
-    """Check that so many threads or processes can be started and files be opened, by doing so.
+    """Check that this many threads or processes and open files are possible, by creating them.
 
     Raises:
-        NoRoomError: there is room for fewer.
+        NoRoomError: fewer are possible.
     """
     _require_files(files)
     done = threading.Event()

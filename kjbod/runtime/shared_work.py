@@ -1,8 +1,7 @@
-"""Work that takes long and changes nothing: made once for all who ask the same, in one thread beside the event loop.
+"""Slow read-only work, done once for all callers with the same question, in one thread beside the event loop.
 
-Who asks joins work that has not begun, never work under way: what that was made from may be older than a change of
-which the asker knows already. So however many ask, and however often, there is one piece of work under way and one
-that waits for each question.
+A caller joins work that has not begun, never work that runs: its data may be older than a change that the caller knows.
+So for any number of callers, one piece of work runs and one per question waits.
 """
 
 import asyncio
@@ -14,12 +13,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 Begin = Callable[[], Awaitable[Callable[[], T]]]
-"""Takes from the state what the work needs, on the event loop, when the work's time has come; gives the work, which
-must not look at the state."""
+"""Reads the needed state on the event loop when the work is due, and returns the work, which must not read the
+state."""
 
 
 class _Piece(Generic[T]):
-    """Work that waits for its time."""
+    """Piece of work that waits to run."""
 
     def __init__(self, begin: Begin[T]) -> None:
         self.begin = begin
@@ -28,31 +27,31 @@ class _Piece(Generic[T]):
 
 
 class SharedWork(Generic[T]):
-    """A thread for shared work, and the askers who wait for it. Call :meth:`close` at the end.
+    """A thread for shared work, and the callers that wait for it. Call :meth:`close` at the end.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        """The thread. Others may have it do work that may wait as well."""
+        """The thread. Other code may also use it for work that can wait."""
         self.asked = 0
-        """Askers that wait."""
+        """Callers that wait."""
         self._waiting: dict[Hashable, _Piece[T]] = {}
         self._order: deque[Hashable] = deque()
         self._running: asyncio.Task[None] | None = None
 
     async def get(self, key: Hashable, begin: Begin[T]) -> T:
-        """The result of the work that ``begin`` gives, or of that for another who asked with an equal ``key``.
+        """Return the result of the work from ``begin``, or of the work that another caller began with an equal ``key``.
 
         Raises:
-            Exception: what ``begin`` or the work raised, for all who asked.
+            Exception: error of ``begin`` or of the work, for all callers.
         """
         piece = self._waiting.get(key)
         if piece is None:
             self._order.append(key)
-        if piece is None or piece.made.done():  # all who asked for it have gone
+        if piece is None or piece.made.done():  # all callers of the old piece have gone
             piece = self._waiting[key] = _Piece(begin)
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
@@ -64,7 +63,7 @@ class SharedWork(Generic[T]):
             self.asked -= 1
             piece.askers -= 1
             if not piece.askers:
-                piece.made.cancel()  # no effect where it is done
+                piece.made.cancel()  # no effect if it is done
 
     async def _run(self) -> None:
         try:
@@ -78,7 +77,7 @@ class SharedWork(Generic[T]):
     async def _make(self, piece: _Piece[T]) -> None:
         try:
             work = await piece.begin()
-            if piece.made.done():  # nobody waits for it any more
+            if piece.made.done():  # no caller waits for it any more
                 return
             made = await asyncio.get_running_loop().run_in_executor(self.thread, work)
         except Exception as error:  # noqa: BLE001  whoever waits is told
@@ -89,7 +88,7 @@ class SharedWork(Generic[T]):
                 piece.made.set_result(made)
 
     def close(self) -> None:
-        """Begin nothing more. Whoever waits is to be cancelled by others."""
+        """Begin no more work. The caller must cancel the waiting callers."""
         if self._running is not None:
             self._running.cancel()
         self.thread.shutdown(wait=False, cancel_futures=True)

@@ -1,14 +1,13 @@
-"""Signals that end a process which does not know them, and should not end a daemon.
+"""Keep signals that would end a process by default from ending a daemon.
 
-SIGHUP, SIGUSR1 and SIGUSR2 are named in a line and passed over: a terminal that closes, or a script that would have
-something read anew, is no reason to stop, and nothing can be read anew (configurations of a cluster are changed with
-``kafka-configs``, others with a restart). SIGQUIT writes the stacks of all threads, as a Java virtual machine does.
+SIGHUP, SIGUSR1 and SIGUSR2 are logged and ignored: a closed terminal, or a script that asks for a reload, must not stop
+the daemon. No configuration can be reloaded: use ``kafka-configs`` for configs of the cluster, a restart for others.
+SIGQUIT writes the stacks of all threads, as a Java virtual machine does.
 
-Stacks go through a pipe that never blocks and a thread of their own to the log: an event loop that hangs can be looked
-at, and a standard error that nobody reads hangs nobody.
+Stacks go to the log through a non-blocking pipe and a thread of their own. So the stacks of a hung event loop can be
+read, and a blocked stderr hangs no thread.
 
-SIGTERM and SIGINT, which a daemon does know, change nothing any more when its end is decided: see
-:func:`ignore_signals`.
+A daemon handles SIGTERM and SIGINT. They have no effect any more once its end is decided: see :func:`ignore_signals`.
 """
 
 import asyncio
@@ -24,13 +23,13 @@ PASSED_OVER = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGTERM, signal.SIGINT)
 _WHY = "nothing is read anew while it runs; SIGTERM stops it, SIGQUIT shows its stacks"
 _PIPE_BYTES = 64 * 1024
-"""What a pipe holds (pipe(7)); more of one dump is dropped."""
+"""Capacity of a pipe (pipe(7)); the rest of a dump is dropped."""
 _QUIET_MS = 100
-"""A dump has ended when so long nothing more came of it."""
+"""A dump is complete when nothing more arrived for this time."""
 
 
 def outlive_signals(log: FilteringBoundLogger) -> None:
-    """Take care of these signals from now on, on the running event loop. Once in a process."""
+    """Handle these signals from now on, on the running event loop. Call once per process."""
 
     def say(number: int) -> None:
         log.warning("signal.passed.over", signal=signal.Signals(number).name, reason=_WHY)
@@ -41,18 +40,19 @@ def outlive_signals(log: FilteringBoundLogger) -> None:
 
 
 def ignore_signals() -> None:
-    """Have no signal that a daemon takes care of change how this process ends. In the main thread; for good.
+    """Ignore the signals that a daemon handles, so that they cannot change how this process ends. Call in the main
+    thread; permanent.
 
-    An event loop that closes gives signals back to the system, and so does Python before it takes its modules down,
-    which takes long enough to be hit: a SIGTERM would then kill a process that has said with which code it ends. Both
-    leave alone what is ignored.
+    A closing event loop restores the default actions of signals, and so does Python before it unloads its modules. That
+    takes long enough for a SIGTERM to kill a process whose exit code is already decided. Both leave ignored signals
+    ignored.
     """
     for number in (*ENDING, *PASSED_OVER):
         signal.signal(number, signal.SIG_IGN)
 
 
 def dump_stacks_on(number: int, log: FilteringBoundLogger) -> None:
-    """Have a signal write the stacks of all threads to the log, whatever they are doing."""
+    """Make a signal write the stacks of all threads to the log, whatever the threads are doing."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     faulthandler.register(number, file=writer, all_threads=True, chain=False)
     threading.Thread(target=_forward, args=(reader, log), name="stacks", daemon=True).start()

@@ -1,9 +1,9 @@
-"""Telling the service manager how we are: sd_notify(3) without a library.
+"""Report the state of the process to the service manager: sd_notify(3) without a library.
 
-The watchdog is to be fed from the supervisor after the machine has made a step and the loop has gone round, never from
-a thread or a timer of its own: a watchdog that is fed beside the work proves nothing.
+The supervisor must feed the watchdog after a step of the state machine and a turn of the event loop. A separate thread
+or timer must not: it would feed the watchdog while the work hangs.
 
-Nothing here blocks or raises: a service manager that does not listen must not stop the service.
+These functions never block or raise: a service manager that does not listen must not stop the service.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from kjbod.errors import KjbodError
 
 STATUS_BYTES_MAX = 2048
-"""systemd ignores a whole message, READY=1 included, that is longer than 4096 bytes (``NOTIFY_BUFFER_MAX``)."""
+"""systemd ignores a whole message, including READY=1, that is longer than 4096 bytes (``NOTIFY_BUFFER_MAX``)."""
 
 
 def sd_notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Send ``state`` (``KEY=value`` lines) to the socket of ``NOTIFY_SOCKET``, a path or an abstract name (``@``).
 
-    False where there is no service manager, or it did not take the message.
+    Return False if there is no service manager, or if it did not accept the message.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
@@ -36,7 +36,7 @@ def sd_notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def notify_ready(status: str) -> bool:
-    """Start-up is complete (``Type=notify``); ``status`` is what ``systemctl status`` shows."""
+    """Report that the start is complete (``Type=notify``). ``systemctl status`` shows ``status``."""
     return sd_notify(f"READY=1\nSTATUS={_one_line(status)}")
 
 
@@ -46,13 +46,13 @@ def notify_status(status: str) -> bool:
 
 
 def notify_stopping(status: str) -> bool:
-    """The service has begun to stop."""
+    """Report that the service has begun to stop."""
     return sd_notify(f"STOPPING=1\nSTATUS={_one_line(status)}")
 
 
 @contextlib.contextmanager
 def refusal_told() -> Iterator[None]:
-    """Tell the service manager why a start was refused, and let the error go on."""
+    """Report to the service manager why a start was refused, and re-raise the error."""
     try:
         yield
     except KjbodError as error:
@@ -61,20 +61,21 @@ def refusal_told() -> Iterator[None]:
 
 
 def notify_starting(timeout_ms: int) -> bool:
-    """The start is not complete and gets on: do not give it up within ``timeout_ms`` from now."""
+    """Report that the start continues, so that systemd waits ``timeout_ms`` more from now."""
     return sd_notify(f"EXTEND_TIMEOUT_USEC={timeout_ms * 1000}")
 
 
 def notify_watchdog() -> bool:
-    """Alive. Call it from the work itself, see the top of the file, and only after :func:`notify_ready`: systemd counts
-    from the first one on, also during a start."""
+    """Feed the watchdog. Call it from the work itself (see the module) and only after :func:`notify_ready`: systemd
+    counts from the first call on, even during a start."""
     return sd_notify("WATCHDOG=1")
 
 
 def watchdog_interval_ms(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Interval of calls to :func:`notify_watchdog`: half of ``WATCHDOG_USEC``, as sd_watchdog_enabled(3) advises.
+    """Return the interval of calls to :func:`notify_watchdog`: half of ``WATCHDOG_USEC``, as sd_watchdog_enabled(3)
+    advises.
 
-    None where no watchdog waits for this process.
+    None if no watchdog is set for this process.
     """
     pid = environ.get("WATCHDOG_PID")
     if pid is not None and pid != str(os.getpid()):

@@ -1,10 +1,10 @@
-"""Memory, processor time and descriptors of this process and of those that work for it, read by psutil from ``/proc``.
+"""Memory, processor time and descriptors of this process and its worker processes, read by psutil from ``/proc``.
 
-The event loop reads what takes no lock that a process stuck in the kernel may hold: ``stat``, ``statm`` and the
-directory of descriptors. ``smaps_rollup``, which has the memory with shared pages by share, takes the lock of a
-process's address space, and waits for whoever holds it. So a thread reads it, and is waited for
-:data:`MEASURE_TIMEOUT_MS`: a process that does not tell by then is counted as unmeasured, and not asked again before
-it has answered. The thread waits killably (``mmap_read_lock_killable``), and keeps no process from its end.
+The event loop reads only files that need no lock of a stuck process: ``stat``, ``statm`` and the directory of
+descriptors. ``smaps_rollup``, which has proportional memory (PSS), needs the lock of a process's address space and may
+wait for its holder. So a thread reads it, with a limit of :data:`MEASURE_TIMEOUT_MS`. A process that does not answer in
+time counts as unmeasured, and is not read again before it has answered. The thread's wait can be killed
+(``mmap_read_lock_killable``), so it does not delay the end of a process.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from kjbod.usage import Usage, Use
 
 MEASURE_TIMEOUT_MS: Final = 500
 SAMPLE_MS: Final = 30_000
-"""Between two samples of processor time: what a process uses *lately* is of the last one or two of these."""
+"""Interval of processor time samples. *Lately* is the time of the last one or two samples."""
 LATELY_MS_MIN: Final = 1_000
-"""Below it a clock tick more or less would be a percent."""
+"""Shortest time for a percentage: below it one clock tick would be a percent."""
 THREADS_MAX: Final = 4
-"""Threads that wait for processes which do not answer; with as many nothing more is measured."""
+"""Maximum threads that wait for processes which do not answer. With that many, nothing more is measured."""
 
 _GROUPS: Final = ("own", "workers", "helpers")
 
 
 class _Seen(Struct, frozen=True):
-    """A process as it was read on the event loop."""
+    """Values of a process, as read on the event loop."""
 
     pid: int
     created: float
@@ -46,10 +46,10 @@ class _Seen(Struct, frozen=True):
 
 
 def _look_at(pid: int) -> _Seen | None:
-    """Read a process; None: it has gone.
+    """Read a process; None: the process has ended.
 
     Raises:
-        psutil.Error, OSError: it cannot be read now.
+        psutil.Error, OSError: the process cannot be read now.
     """
     try:
         process = psutil.Process(pid)
@@ -61,7 +61,7 @@ def _look_at(pid: int) -> _Seen | None:
 
 
 def _descriptors(process: psutil.Process) -> int:
-    """Number of open descriptors; 0 for a process that has more rights than this one, which does not tell."""
+    """Return the number of open descriptors; 0 if this process may not read them."""
     try:
         return process.num_fds()
     except psutil.AccessDenied:
@@ -69,7 +69,7 @@ def _descriptors(process: psutil.Process) -> int:
 
 
 def _memory_of(pid: int) -> tuple[int, int] | None:
-    """PSS and USS of a process in bytes; None where it does not tell. May wait."""
+    """Return PSS and USS of a process in bytes; None if they cannot be read. May wait."""
     try:
         found = psutil.Process(pid).memory_full_info()
     except (psutil.Error, OSError):
@@ -78,7 +78,7 @@ def _memory_of(pid: int) -> tuple[int, int] | None:
 
 
 class _Clocked(Struct):
-    """Processor time of a group, its ended processes included."""
+    """Processor time of a group, including its ended processes."""
 
     ended_s: float = 0.0
     living: dict[tuple[int, float], float] = field(default_factory=dict)
@@ -98,13 +98,14 @@ class _Clocked(Struct):
 
 
 class UsageMeter:
-    """Meter of what the processes of this program use: looks when asked, and from time to time at processor time.
+    """Meter of the resources that this program's processes use. It reads on request, and samples processor time
+    periodically.
 
     Args:
         clock: the time.
-        workers: process ids of those that touch disks; 0 is none.
-        helpers: those of other processes.
-        memory_of: reads what may wait; in a thread.
+        workers: returns the process ids of workers that access disks; 0 is none.
+        helpers: returns the process ids of other helper processes.
+        memory_of: reads the memory of a process, in a thread; may wait.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class UsageMeter:
         self._turn = asyncio.Lock()
         self._threads: list[threading.Thread] = []
         self._asked: set[int] = set()
-        """Processes that a thread waits for."""
+        """Processes that a thread is reading."""
         self._keep()
 
     async def run(self) -> None:
@@ -137,8 +138,8 @@ class UsageMeter:
             self._keep()
 
     async def read(self) -> Usage | None:
-        """Read the use of the host, in :data:`MEASURE_TIMEOUT_MS` at most; None where not even this process can be read
-        now (no descriptor left)."""
+        """Read the use of resources, within :data:`MEASURE_TIMEOUT_MS`. None if not even this process can be read now
+        (no free descriptor)."""
         seen = self._look()
         if not seen["own"]:
             return None
@@ -189,7 +190,7 @@ class UsageMeter:
         )
 
     def _percent(self, group: str) -> float | None:
-        """Processor time since the older of the samples that are kept."""
+        """Return the percentage of processor time since the oldest kept sample."""
         since_ms, totals = self._kept[0]
         passed_ms = self._clock.monotonic_ms() - since_ms
         if passed_ms < LATELY_MS_MIN:
@@ -197,7 +198,7 @@ class UsageMeter:
         return 100_000 * (self._clocked[group].total_s - totals[group]) / passed_ms
 
     async def _measure(self, pids: list[int]) -> dict[int, tuple[int, int]]:
-        """PSS and USS of those that tell in time."""
+        """Return PSS and USS of the processes that can be read in time."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         wanted = [pid for pid in pids if pid not in self._asked]
         found: dict[int, tuple[int, int]] = {}
@@ -213,14 +214,14 @@ class UsageMeter:
                 self._asked.discard(pid)
                 if memory is not None:
                     found[pid] = memory
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(_settle, done)
 
-        # No executor: its threads are waited for when the process ends.
+        # Not an executor: the end of the process waits for its threads.
         thread = threading.Thread(target=measure, name="kjbod-usage", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the host has no room for one
+        except RuntimeError:  # the host cannot start another thread
             return found
         self._threads.append(thread)
         await is_done_in_time(done, MEASURE_TIMEOUT_MS, self._clock)

@@ -13,13 +13,14 @@ from kjbod.observed import ObservedTimeout
 async def is_done_in_time(
     work: "asyncio.Future[Any]", timeout_ms: int, clock: Clock, *, counts: Callable[[], bool] = lambda: True
 ) -> bool:
-    """Wait until ``work`` is done, for ``timeout_ms`` of observed time; whether it is. It goes on if not.
+    """Wait until ``work`` is done, for at most ``timeout_ms`` of observed time, and return whether it is. Unfinished
+    work continues.
 
     Args:
         work: a future or task.
-        timeout_ms: how long.
-        clock: tells when this process looked.
-        counts: whether what was waited for could have gone on since the last look.
+        timeout_ms: time limit.
+        clock: clock of the observed time.
+        counts: whether the awaited process could have made progress since the last check.
     """
     patience = ObservedTimeout(timeout_ms, clock.monotonic_ms())
     while not work.done():
@@ -30,8 +31,8 @@ async def is_done_in_time(
 
 
 def process_sleep(pid: int) -> tuple[str, str]:
-    """State letter and kernel function of a sleeping process from ``/proc`` (:func:`kjbod.observed.could_go_on`); empty
-    text for what cannot be read."""
+    """Return the state letter and kernel function of a sleeping process from ``/proc``
+    (:func:`kjbod.observed.could_go_on`); empty text for values that cannot be read."""
     state = wchan = ""
     with contextlib.suppress(OSError, IndexError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
