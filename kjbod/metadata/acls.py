@@ -1,4 +1,4 @@
-"""Authorization by the ACLs in the metadata: the decisions of Kafka's ``StandardAuthorizer``. Pure.
+"""Authorization by the ACLs of the metadata, with the decisions of Kafka's ``StandardAuthorizer``. Pure.
 
 Theory
 ------
@@ -13,13 +13,14 @@ the resource has ACLs, none for this                  denied
 it has none at all                                    ``allow.everyone.if.no.acl.found``
 ====================================================  =======
 
-An ACL is *of a resource* when its type is the same and its name is: the same, ``*``, or with pattern PREFIXED a
-beginning of it. It is *for a request* when its principal is the same or ``User:*``, its host the same, ``*``, or a
-network that has it (:mod:`.networks`), and its operation the same or ALL. One that allows READ, WRITE, DELETE or ALTER
-allows DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS; one that denies them denies nothing else.
+An ACL is *of a resource* when its type is the same and its name is the same, ``*``, or with pattern PREFIXED a prefix
+of the resource's name. An ACL is *for a request* when principal, host and operation match. The principal matches if it
+is equal or ``User:*``; the host if it is equal, ``*``, or a network with that address (:mod:`.networks`); the operation
+if it is equal or ALL. An ACL that allows READ, WRITE, DELETE or ALTER allows DESCRIBE too, and ALTER_CONFIGS allows
+DESCRIBE_CONFIGS. An ACL that denies them denies nothing else.
 
-Another class than Kafka's own may know things that are not in the metadata. With such a one nothing is allowed that an
-ACL or ``super.users`` does not allow, whatever ``allow.everyone.if.no.acl.found`` says.
+An authorizer class other than Kafka's own may use rules that are not in the metadata. With such a class, only ACLs and
+``super.users`` allow anything, whatever ``allow.everyone.if.no.acl.found`` is.
 """
 
 from collections import Counter
@@ -35,13 +36,13 @@ from kjbod.metadata.records import AccessControlEntryRecord
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 CLUSTER_NAME: Final = "kafka-cluster"
-"""Name of the one resource of type CLUSTER (``Resource.CLUSTER_NAME``)."""
+"""Name of the only resource of type CLUSTER (``Resource.CLUSTER_NAME``)."""
 WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
 ANY: Final = 1
-"""In a filter, of a type, a pattern type, an operation or a permission: all of them."""
+"""Matches every type, pattern type, operation or permission in a filter."""
 MATCH: Final = 2
-"""``PatternType.MATCH``, in a filter: all patterns that a resource of this name matches."""
+"""``PatternType.MATCH``, in a filter: all patterns that match a resource of this name."""
 LITERAL: Final = 3
 """``PatternType.LITERAL``."""
 PREFIXED: Final = 4
@@ -87,7 +88,7 @@ IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
     _O.DESCRIBE: frozenset({_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
 }
-"""Operations of an ACL that allows, for those that it also allows by another name."""
+"""Operations of an allowing ACL that also allow the key's operation."""
 SUPPORTED: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.CLUSTER: (
         _O.CREATE,
@@ -109,15 +110,15 @@ SUPPORTED: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
         _O.ALTER_CONFIGS,
     ),
 }
-"""What can be done with a resource (``AclEntry.supportedOperations``), for the authorized operations in answers."""
+"""Operations of each resource type (``AclEntry.supportedOperations``), for the authorized operations in answers."""
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The part of the configuration.
+    """Authorizer settings from the configuration.
 
     Attributes:
-        class_name: ``authorizer.class.name``; empty: everybody may do everything.
-        super_users: ``super.users``, taken apart.
+        class_name: ``authorizer.class.name``; empty: every client may do everything.
+        super_users: principals of ``super.users``.
         allow_everyone: ``allow.everyone.if.no.acl.found``.
     """
 
@@ -127,18 +128,18 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, class_name: str, super_users: str, allow_everyone: bool) -> "Rules":
-        """From the texts of the configuration; ``super_users`` is ``User:a;User:b``."""
+        """Return the rules from the texts of the configuration; ``super_users`` is ``User:a;User:b``."""
         users = frozenset(user.strip() for user in super_users.split(";") if user.strip())
         return cls(class_name=class_name, super_users=users, allow_everyone=allow_everyone)
 
     @property
     def known(self) -> bool:
-        """Whether the ACLs in the metadata are all that the authorizer goes by."""
+        """Return whether the authorizer decides by the ACLs in the metadata alone."""
         return self.class_name in ("", STANDARD_AUTHORIZER)
 
     @property
     def open_by_default(self) -> bool:
-        """Whether a resource without ACLs is open to everybody."""
+        """Return whether every client may use a resource without ACLs."""
         return self.allow_everyone and self.known
 
 
@@ -154,7 +155,7 @@ class AclFilter(Struct, frozen=True, kw_only=True):
     permission_type: int = ANY
 
     def matches(self, entry: AccessControlEntryRecord) -> bool:
-        """Whether the entry is meant."""
+        """Return whether the filter matches the entry."""
         return (
             self.resource_type in (ANY, entry.resource_type)
             and self._has_pattern(entry)
@@ -189,7 +190,7 @@ def _content(entry: AccessControlEntryRecord) -> tuple[object, ...]:
 
 
 class AclIndex:
-    """All entries, found by the resource that they are of."""
+    """All ACL entries, indexed by resource."""
 
     def __init__(self, entries: Iterable[AccessControlEntryRecord] = ()) -> None:
         self._by_id: dict[Uuid, AccessControlEntryRecord] = {}
@@ -197,21 +198,21 @@ class AclIndex:
         self._prefixed: dict[tuple[int, str], list[AccessControlEntryRecord]] = {}
         self._contents: Counter[tuple[object, ...]] = Counter()
         self._prefix_lengths: Counter[int] = Counter()
-        """Few: so a request with many names does not compare each of them with every ACL."""
+        """Distinct prefix lengths are few, so a request with many names is not compared with every ACL."""
         for entry in entries:
             self._insert(entry)
 
     def __contains__(self, entry: AccessControlEntryRecord) -> bool:
-        """Whether there is the same entry, whatever its id."""
+        """Return whether an equal entry exists, whatever its id."""
         return _content(entry) in self._contents
 
     def add(self, entry: AccessControlEntryRecord) -> None:
-        """Add an ACL, or replace the one with its id."""
+        """Add an ACL, or replace the ACL with the same id."""
         self.remove(entry.id)
         self._insert(entry)
 
     def remove(self, acl_id: Uuid) -> None:
-        """Remove an ACL, if it is there."""
+        """Remove an ACL, if it exists."""
         entry = self._by_id.pop(acl_id, None)
         if entry is None:
             return
@@ -243,7 +244,7 @@ class AclIndex:
                 del counter[key]
 
     def of(self, resource_type: int, name: str) -> list[AccessControlEntryRecord]:
-        """The entries of a resource."""
+        """Return the entries of a resource."""
         found = [*self._literal.get((resource_type, name), ()), *self._literal.get((resource_type, WILDCARD), ())]
         for length in self._prefix_lengths:
             if length <= len(name):
@@ -251,7 +252,7 @@ class AclIndex:
         return found
 
     def candidates(self, wanted: AclFilter) -> Iterator[AccessControlEntryRecord]:
-        """The entries that can match: few where the filter names a resource, each once."""
+        """Yield the entries that may match, each once; only a few if the filter names a resource."""
         if wanted.resource_name is None:
             for lists in (self._literal, self._prefixed):
                 for entries in lists.values():
@@ -267,11 +268,11 @@ class AclIndex:
 
 
 class Acls:
-    """The decisions for one principal on one host, over the ACLs as they are now.
+    """The decisions for one principal on one host, by the current ACLs.
 
     Args:
-        rules: the part of the configuration.
-        entries: all ACLs of the metadata, or an index of them that is kept.
+        rules: authorizer settings from the configuration.
+        entries: all ACLs of the metadata, or an index of them.
         principal: ``User:alice``.
         host: address of the client.
     """
@@ -290,11 +291,11 @@ class Acls:
 
     @property
     def unrestricted(self) -> bool:
-        """Whether there is nothing that the principal may not do."""
+        """Return whether the principal may do everything."""
         return self._open
 
     def allow(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> bool:
-        """Whether the principal may do this with the resource."""
+        """Return whether the principal may perform the operation on the resource."""
         if self._open:
             return True
         found = self._index.of(resource_type, name)
@@ -304,7 +305,8 @@ class Acls:
         return answers == {True}
 
     def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """All that the principal may do with the resource, one bit per operation (``Utils.to32BitField``)."""
+        """Return the operations that the principal may perform on the resource, one bit each
+        (``Utils.to32BitField``)."""
         return sum(1 << each for each in SUPPORTED[resource_type] if self.allow(each, resource_type, name))
 
     def _is_for(self, entry: AccessControlEntryRecord, operation: Operation) -> bool:

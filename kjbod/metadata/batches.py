@@ -1,4 +1,4 @@
-"""Record batches, format 2 (KIP-98, ``DefaultRecordBatch``), as the metadata log has them.
+"""Record batches, format 2 (KIP-98, ``DefaultRecordBatch``), as in the metadata log.
 
 Uncompressed, no producer, one timestamp per batch, partition leader epoch = raft epoch. Attributes are 0x0020 for
 control batches and 0 for all others; metadata transactions do not use the transaction bit.
@@ -9,8 +9,8 @@ control batches and 0 for all others; metadata transactions do not use the trans
     attributes i16 | last offset delta i32 | base timestamp i64 | max timestamp i64 |
     producer id i64 | producer epoch i16 | base sequence i32 | count i32 | records
 
-What is incomplete is not an error but a question for more bytes (a torn tail, an unaligned piece of a snapshot); what
-is complete and does not check is a :class:`CorruptBatchError` with its position.
+Incomplete data is not an error: the caller must read more bytes (a torn tail, an unaligned piece of a snapshot). A
+complete batch that fails a check is a :class:`CorruptBatchError` with its position.
 """
 
 import struct
@@ -33,9 +33,9 @@ from kjbod.wire.crc32c import crc32c
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = _HEADER.size
-"""61: a batch without its records."""
+"""61, the size of a batch without its records."""
 _LENGTH_FROM = 12
-"""The length counts what follows it: all but base offset and length."""
+"""Bytes before the end of the length field; the length counts the bytes after it."""
 _CRC_FROM = 21
 _CRC = struct.Struct(">I")
 _MAGIC = 2
@@ -45,11 +45,11 @@ BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``: the largest batch that Kafka writes to a metadata log."""
 _VARLONG_BYTES_MAX = 10
 _Parts: TypeAlias = tuple[int, int, bytes | None, bytes | None]
-"""Of a record: offset delta, timestamp delta, key, value."""
+"""Offset delta, timestamp delta, key and value of a record."""
 
 
 class CorruptBatchError(MalformedMessageError):
-    """A batch is complete and wrong; ``position`` is where it starts in the buffer that was read."""
+    """A complete batch is invalid; ``position`` is its start in the buffer."""
 
     def __init__(self, position: int, why: str) -> None:
         super().__init__(f"batch at position {position}: {why}")
@@ -58,7 +58,7 @@ class CorruptBatchError(MalformedMessageError):
 
 
 class LogRecord(Struct, frozen=True):
-    """A record as it lies in a batch."""
+    """A record of a batch."""
 
     offset: int
     timestamp_ms: int
@@ -67,21 +67,21 @@ class LogRecord(Struct, frozen=True):
 
 
 class RecordBatch(Struct, frozen=True, kw_only=True):
-    """A batch whose checksum is right. Records are decoded when asked for."""
+    """A batch with a correct checksum. Records are decoded on demand."""
 
     base_offset: int
     last_offset: int
     leader_epoch: int
     timestamp_ms: int
-    """The largest of its records, ms since 1970."""
+    """Largest timestamp of its records, ms since 1970."""
     base_timestamp_ms: int
     control: bool
     count: int
     crc: int
     position: int
-    """Where it starts in the buffer that it was read from."""
+    """Start of the batch in its buffer."""
     raw: bytes
-    """All of it, header included."""
+    """All bytes of the batch, including the header."""
 
     @property
     def next_offset(self) -> int:
@@ -113,7 +113,7 @@ class RecordBatch(Struct, frozen=True, kw_only=True):
             raise CorruptBatchError(self.position, f"{len(self.raw) - at} bytes after its {self.count} records")
 
     def metadata_records(self) -> Iterator[tuple[int, Record]]:
-        """Offset and record of each metadata record; nothing in a control batch.
+        """Yield offset and record of each metadata record; a control batch yields nothing.
 
         Raises:
             MalformedMessageError: a record cannot be decoded; the text has its offset.
@@ -122,7 +122,7 @@ class RecordBatch(Struct, frozen=True, kw_only=True):
             yield offset, record.whole() if isinstance(record, PartitionRecordRef) else record
 
     def alike_records(self) -> Iterator[tuple[int, AnyRecord]]:
-        """Like :meth:`metadata_records`, but records of partitions stay in their shared form
+        """Yield records like :meth:`metadata_records`, but records of partitions in their shared form
         (:class:`PartitionRecordRef`)."""
         if self.control:
             return
@@ -135,8 +135,8 @@ class RecordBatch(Struct, frozen=True, kw_only=True):
             yield offset, record
 
     def observed_records(self) -> Iterator[tuple[int, Record]]:
-        """Like :meth:`metadata_records`, for an observer: never raises. A record that cannot be decoded, and the rest
-        of a batch that does not hold what its header says, is an :class:`UnknownRecord`."""
+        """Yield records like :meth:`metadata_records`, for an observer: never raises. A record that cannot be decoded,
+        and the rest of a damaged batch, is an :class:`UnknownRecord`."""
         if self.control:
             return
         try:
@@ -148,7 +148,7 @@ class RecordBatch(Struct, frozen=True, kw_only=True):
             yield self.last_offset, UnknownRecord()
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
-        """Offset and record of each control record; nothing in a batch of data.
+        """Yield offset and record of each control record; a batch of data yields nothing.
 
         Raises:
             MalformedMessageError: a record cannot be decoded; the text has its offset.
@@ -166,7 +166,7 @@ class RecordBatch(Struct, frozen=True, kw_only=True):
 
 
 def _put_varint(out: bytearray, value: int) -> None:
-    """A zigzag varint."""
+    """Append a zigzag varint."""
     value = value << 1 ^ value >> 63
     while value > 127:
         out.append(value & 127 | 128)
@@ -175,7 +175,7 @@ def _put_varint(out: bytearray, value: int) -> None:
 
 
 _NO_KEY = b"\1"
-"""Its length, -1, as a varint."""
+"""Length -1 as a varint."""
 
 
 def _put_record(out: bytearray, offset_delta: int, key: bytes, value: bytes) -> None:
@@ -191,10 +191,10 @@ def _put_record(out: bytearray, offset_delta: int, key: bytes, value: bytes) -> 
 
 
 _DELTAS_MAX = 131_072
-"""So many offset deltas are kept as they are written, as soon as a batch had so many records."""
+"""Maximum number of encoded offset deltas that are cached after a batch with that many records."""
 _deltas: tuple[bytes, ...] = ()
 _THREE_BYTES_FROM = 1 << 13
-"""Offset deltas from here on, up to all that are kept, take three bytes."""
+"""First offset delta that takes three bytes."""
 
 
 def _varint(value: int) -> bytes:
@@ -204,11 +204,11 @@ def _varint(value: int) -> bytes:
 
 
 def _known_deltas(count: int) -> tuple[bytes, ...]:
-    """At least so many of them, up to all that are kept, as varints."""
-    global _deltas  # replaced as a whole: several threads encode at once
+    """Return at least ``count`` encoded offset deltas, up to the maximum."""
+    global _deltas  # replaced as a whole, because several threads encode at once
     known = _deltas
     if len(known) < min(count, _DELTAS_MAX):
-        count = 1 << (count - 1).bit_length()  # not one more for each batch
+        count = 1 << (count - 1).bit_length()  # grow by powers of two, not by one for each batch
         few = [_varint(delta) for delta in range(len(known), min(count, _THREE_BYTES_FROM))]
         doubled = range(2 * max(len(known), _THREE_BYTES_FROM), 2 * min(count, _DELTAS_MAX), 2)
         many = [bytes((each & 127 | 128, each >> 7 & 127 | 128, each >> 14)) for each in doubled]
@@ -217,7 +217,7 @@ def _known_deltas(count: int) -> tuple[bytes, ...]:
 
 
 def _data(values: Sequence[bytes]) -> bytes:
-    """Records without keys: :func:`_put_record` for each, with all that depends on a length done once."""
+    """Encode records without keys like :func:`_put_record`, but compute each length-dependent part only once."""
     deltas = _known_deltas(len(values))
     sizes = (-1, -1)
     parts: list[bytes] = []
@@ -238,15 +238,15 @@ def encode_batch(
     timestamp_ms: int,
     control: bool = False,
 ) -> bytes:
-    """A batch of metadata record values (:func:`kjbod.metadata.records.encode_record`) or of control records, as
+    """Return a batch of metadata record values (:func:`kjbod.metadata.records.encode_record`) or of control records, as
     Kafka's ``BatchBuilder`` writes it.
 
     Args:
-        values: at least one; control records where ``control``.
-        base_offset: offset of the first.
+        values: values of the records, at least one; control records if ``control``.
+        base_offset: offset of the first record.
         leader_epoch: raft epoch.
-        timestamp_ms: of all records, ms since 1970.
-        control: whether these are control records.
+        timestamp_ms: timestamp of all records, ms since 1970.
+        control: whether the values are control records.
     """
     if not values:
         raise ValueError("a batch has at least one record")
@@ -280,12 +280,12 @@ def encode_batch(
 
 
 def join_batches(batches: Sequence[RecordBatch], max_bytes: int) -> list[RecordBatch]:
-    """Neighbours as one batch where they are small, as Kafka's ``BatchAccumulator`` puts the records of several
-    requests into one. Control batches stay alone. The records of a joined batch have the time of its last.
+    """Join small neighbouring batches, as Kafka's ``BatchAccumulator`` joins the records of several requests. Control
+    batches stay separate. The records of a joined batch get the timestamp of its last batch.
 
     Args:
-        batches: data as :func:`encode_batch` makes it (no keys, one timestamp per batch); they follow each other.
-        max_bytes: size that a joined batch does not exceed.
+        batches: consecutive data batches as from :func:`encode_batch` (no keys, one timestamp per batch).
+        max_bytes: maximum size of a joined batch.
     """
     joined: list[RecordBatch] = []
     run: list[RecordBatch] = []
@@ -314,7 +314,7 @@ def _joined(run: list[RecordBatch]) -> RecordBatch:
 
 
 def _read_varint(buf: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of at most 64 bits and where it ends."""
+    """Return a zigzag varint of at most 64 bits, and its end."""
     byte = buf[at]
     if byte < 128:
         return byte >> 1 ^ -(byte & 1), at + 1
@@ -341,37 +341,36 @@ def _read_record(buf: bytes, at: int) -> tuple[_Parts, int]:
     end = at + length
     if length < 0 or end > len(buf):
         raise MalformedMessageError("runs past its batch")
-    # Without calls for what each record of a metadata log has: one time for all, and no key.
+    # No function calls for the usual record of a metadata log: zero timestamp delta, and no key.
     timestamp_delta, at = _read_varint(buf, at + 1) if buf[at + 1] else (0, at + 2)
     offset_delta, at = _read_varint(buf, at)
     key, at = _read_sized(buf, at, end) if buf[at] != _NO_KEY[0] else (None, at + 1)
     value, at = _read_sized(buf, at, end)
-    # Headers do not occur in this log; whatever is there is skipped by the record's length.
+    # This log has no headers; the record's length skips any headers.
     if at > end:
         raise MalformedMessageError("runs past its record")
     return (offset_delta, timestamp_delta, key, value), end
 
 
 def batch_size(buf: bytes | memoryview, at: int) -> int | None:
-    """The size of the batch that starts at ``at`` as its header declares it, None where the header is cut off.
-    Nothing is checked."""
+    """Return the size of the batch at ``at`` from its header, without any check; None if the header is incomplete."""
     if len(buf) - at < _LENGTH_FROM:
         return None
     return int.from_bytes(buf[at + 8 : at + 12], "big", signed=True) + _LENGTH_FROM
 
 
 class Header(NamedTuple):
-    """Header of a batch as it declares itself; its checksum was not looked at."""
+    """Header of a batch, without a check of its checksum."""
 
     base_offset: int
     leader_epoch: int
     size_in_bytes: int
     whole: bool
-    """All of it is as in a metadata log, and not only the begin: up to the magic."""
+    """Whether the whole header is as in a metadata log, and not only the part up to the magic."""
 
 
 def read_header(buf: bytes | memoryview, at: int) -> Header | None:
-    """The header that lies at ``at``, of a batch that may be cut off or damaged; None where none begins there."""
+    """Return the header at ``at``, of a batch that may be cut off or damaged; None if no batch begins there."""
     if len(buf) - at < HEADER_BYTES:
         return None
     base_offset, length, epoch, magic, _, attributes, last_delta, *_, producer, producer_epoch, sequence, count = (
@@ -385,7 +384,7 @@ def read_header(buf: bytes | memoryview, at: int) -> Header | None:
 
 
 def read_batch(buf: bytes | memoryview, at: int = 0) -> RecordBatch | None:
-    """The batch that starts at ``at``, None where it is incomplete.
+    """Return the batch at ``at``; None if it is incomplete.
 
     Raises:
         CorruptBatchError: an impossible length, another magic, a wrong checksum, compression, impossible counts.
@@ -423,8 +422,8 @@ def read_batch(buf: bytes | memoryview, at: int = 0) -> RecordBatch | None:
 
 
 def iter_batches(buf: bytes | memoryview, at: int = 0) -> Iterator[RecordBatch]:
-    """The batches from ``at`` on, up to the end or to the first incomplete one: what is left over starts at the last
-    batch's ``position + size_in_bytes``.
+    """Yield the batches from ``at`` on, up to the end or to the first incomplete batch. The rest of the buffer starts
+    at the last batch's ``position + size_in_bytes``.
 
     Raises:
         CorruptBatchError: as :func:`read_batch`.

@@ -1,4 +1,4 @@
-"""Checkpoint files on disk: listed, read, and written durably. Blocking code.
+"""List, read and durably write checkpoint files. Blocking code.
 
 The format of their bytes is in :mod:`.snapshot`.
 """
@@ -20,13 +20,13 @@ _LEFT_OVER_NAME = re.compile(
     r"[0-9]{20}-[0-9]{10}.*\.checkpoint\.(part|deleted)|[0-9]{20}-[0-9]{10}\.checkpoint.*\.part"
 )
 _BATCH_BYTES_OF_STREAM = 64 * 1024
-"""A snapshot that is written beside other work is encoded in short steps."""
+"""Size of the short encoding steps of a snapshot that is written beside other work."""
 PARTIAL_SUFFIX = ".part"
-"""A real controller removes left-over parts of snapshots by it, and so do we."""
+"""Suffix of unfinished snapshots; Kafka's controllers remove such files too."""
 
 
 def checkpoints_in(directory: Path) -> dict[SnapshotId, Path]:
-    """The finished snapshots of a ``__cluster_metadata-0``, oldest first, 0-0 included.
+    """Return the finished snapshots of a ``__cluster_metadata-0``, oldest first, including 0-0.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -36,7 +36,7 @@ def checkpoints_in(directory: Path) -> dict[SnapshotId, Path]:
 
 
 def left_overs_in(directory: Path) -> list[Path]:
-    """Parts of snapshots that were not finished, and snapshots that a real controller marked for deletion
+    """Return unfinished parts of snapshots, and snapshots that Kafka's controller marked for deletion
     (``Snapshots.parse``).
 
     Raises:
@@ -58,7 +58,7 @@ def write_checkpoint(
     """Write a checkpoint file durably; arguments as :func:`encode_checkpoint`. Blocks: not for the event loop.
 
     Raises:
-        StorageError: it cannot be written; ``path`` is as it was.
+        StorageError: the file cannot be written; ``path`` is unchanged.
         UnsupportedVersionError: as :func:`encode_checkpoint`.
     """
     data = encode_checkpoint(
@@ -82,15 +82,15 @@ def stream_checkpoint(
     timestamp_ms: int,
     metadata_version: int,
 ) -> int:
-    """:func:`write_checkpoint` for a snapshot of any size: a batch of it is in memory at a time, and ``records`` is
-    drawn as it is written. Gives the file's size. Blocks: not for the event loop.
+    """Write a checkpoint like :func:`write_checkpoint`, for snapshots of any size: only one batch is in memory at a
+    time, and ``records`` is consumed while writing. Return the file's size. Blocks: not for the event loop.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it.
+        OSError: the file cannot be written; no part of it remains.
         UnsupportedVersionError, UnwritableMetadataError: as :func:`encode_checkpoint` and ``records``; likewise.
     """
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-    temporary.unlink(missing_ok=True)  # of a crash before
+    temporary.unlink(missing_ok=True)  # left by a crash
     size = 0
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
@@ -119,13 +119,13 @@ def stream_checkpoint(
 
 
 def store_checkpoint(path: Path, data: bytes, *, secret: bool = True) -> None:
-    """Write the bytes of a checkpoint durably; ``secret``: only its user may read it, as snapshots always. Blocks: not
-    for the event loop.
+    """Write the bytes of a checkpoint durably. With ``secret``, only the file's user may read it, as for every
+    snapshot. Blocks: not for the event loop.
 
     Raises:
-        StorageError: it cannot be written; ``path`` is as it was.
+        StorageError: the file cannot be written; ``path`` is unchanged.
     """
-    # A real controller leaves snapshots read-only.
+    # Kafka's controller makes snapshots read-only.
     snapshot = SnapshotId.parse(path.name) is not None
     mode = 0o400 if snapshot else 0o600 if secret else 0o644
     try:
@@ -139,7 +139,7 @@ def read_checkpoint(path: Path, *, observed: bool = False) -> Checkpoint:
     event loop.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
         LogCorruptError: as :func:`decode_checkpoint`.
     """
     try:

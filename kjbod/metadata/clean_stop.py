@@ -1,12 +1,11 @@
-"""Note of where a metadata log ended when it was closed with all of it on the disk: ``.kjbod_clean_stop``. Blocking
-code.
+"""Record the end of a metadata log that was closed with all of it on the disk: ``.kjbod_clean_stop``. Blocking code.
 
-The end of a log cannot be told from the log: one that lost its last segment, or whose last batch was damaged, looks
-like one that a crash cut short. After a clean stop there is nothing to cut, so the end is written down, and the file is
-removed before the log changes again. Kafka passes over the name (``LogLoader`` takes what has its suffixes).
+The log alone does not show its end: a log that lost its last segment, or whose last batch was damaged, looks like one
+cut short by a crash. After a clean stop there is nothing to cut, so the end is written to this file. The file is
+removed before the log changes again. Kafka ignores the file (``LogLoader`` reads only its own suffixes).
 
-Whoever leads on this directory opens an epoch first and writes it to ``quorum-state`` (Apache Kafka's controller too,
-and ours before it knew this file): a note from before the newest epoch says nothing of the log as it is now.
+A controller that becomes leader on this directory first opens an epoch and writes it to ``quorum-state``. That is true
+for Apache Kafka and for older versions of kjbod too. So a file from before the newest epoch is ignored.
 """
 
 import json
@@ -26,13 +25,13 @@ _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 
 
 class CleanStop(Struct, frozen=True, kw_only=True):
-    """End of the log that was on the disk.
+    """End of a log that is completely on the disk.
 
     Attributes:
         epoch: the newest leader epoch, of the log or of ``quorum-state``.
-        end_offset: after the last record.
-        file_name: the last segment.
-        size_bytes: of it.
+        end_offset: offset after the last record.
+        file_name: name of the last segment.
+        size_bytes: size of the last segment.
     """
 
     epoch: int
@@ -42,20 +41,20 @@ class CleanStop(Struct, frozen=True, kw_only=True):
 
 
 def write_clean_stop(directory: Path, stop: CleanStop) -> None:
-    """Say in a ``__cluster_metadata-0`` where its log ends, durably.
+    """Write the end of the log of a ``__cluster_metadata-0``, durably.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     content = {"version": _VERSION, **structs.asdict(stop)}
     write_atomically(directory / FILE_NAME, json.dumps(content).encode() + b"\n")
 
 
 def read_clean_stop(directory: Path) -> CleanStop | None:
-    """Note of the last stop; None where there is none, or it cannot be read as one: then nothing is known.
+    """Return the end at the last clean stop; None if there is no such file, or it is malformed.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         content = parse_document(read_file(directory / FILE_NAME, bytes_max=_BYTES_MAX))
@@ -75,10 +74,10 @@ def read_clean_stop(directory: Path) -> CleanStop | None:
 
 
 def remove_clean_stop(directory: Path) -> None:
-    """The log is about to change: the note is gone for good before that.
+    """Remove the file durably, before the log changes.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: the file cannot be removed.
     """
     try:
         (directory / FILE_NAME).unlink()
@@ -88,18 +87,18 @@ def remove_clean_stop(directory: Path) -> None:
 
 
 def require_whole(directory: Path, stop: CleanStop, *, end_offset: int, snapshot_end_offset: int, found: str) -> None:
-    """The log, or its newest snapshot, must reach as far as it did, and no snapshot further. Only where nobody has led
-    since.
+    """Require that the log or its newest snapshot reaches its end at the last clean stop, and that no snapshot goes
+    further. Only valid if no leader was elected since.
 
     Args:
-        directory: for the message.
-        stop: what the last clean stop said.
-        end_offset: how far the log reaches.
-        snapshot_end_offset: how far snapshots do.
-        found: what is wrong with the last segment, in words that begin with ``,``; or nothing.
+        directory: directory for the message.
+        stop: end at the last clean stop.
+        end_offset: end of the log now.
+        snapshot_end_offset: end of the snapshots now.
+        found: defect of the last segment, as words that begin with ``,``; or empty.
 
     Raises:
-        LogCorruptError: it does not; names what is missing and what to do.
+        LogCorruptError: the requirement is not met; the text has the missing offsets and the remedy.
     """
     reached = max(end_offset, snapshot_end_offset)
     was = f"when kjbod controller stopped, {stop.file_name} with {stop.size_bytes} bytes was the end of the log{found}"

@@ -1,4 +1,4 @@
-"""Control records of a KRaft log: who leads, who votes, and the brackets of a snapshot.
+"""Control records of a KRaft log: leader changes, voters, and the header and footer of a snapshot.
 
 The key is an int16 version (0) and an int16 type (``ControlRecordType``); the value is an int16 version and the
 flexible body (``clients/src/main/resources/common/message/{LeaderChange,Snapshot*,KRaftVersion,Voters}*.json``).
@@ -25,7 +25,7 @@ class ControlRecord(Struct, frozen=True):
 
     TYPE: ClassVar[int]
     NAME: ClassVar[str]
-    """As ``kafka-dump-log`` prints it."""
+    """Name as ``kafka-dump-log`` prints it."""
     VERSION_MAX: ClassVar[int] = 0
 
 
@@ -48,7 +48,7 @@ class LeaderChange(ControlRecord, frozen=True, kw_only=True):
 
 
 class SnapshotHeader(ControlRecord, frozen=True, kw_only=True):
-    """The first record of a snapshot; the time of the last record that the snapshot contains, in ms since 1970."""
+    """The first record of a snapshot, with the time of the last record that the snapshot contains, in ms since 1970."""
 
     TYPE: ClassVar[int] = 3
     NAME: ClassVar[str] = "SnapshotHeader"
@@ -56,7 +56,7 @@ class SnapshotHeader(ControlRecord, frozen=True, kw_only=True):
 
 
 class SnapshotFooter(ControlRecord, frozen=True, kw_only=True):
-    """The last record of a snapshot: it is whole."""
+    """The last record of a snapshot: shows that the snapshot is complete."""
 
     TYPE: ClassVar[int] = 4
     NAME: ClassVar[str] = "SnapshotFooter"
@@ -129,7 +129,7 @@ def encode_control(record: ControlRecord, version: int = 0) -> tuple[bytes, byte
 
 
 def control_type(key: bytes | None) -> int:
-    """The type of a control record by its key; -1 where that is cut off."""
+    """Return the type of a control record by its key; -1 if the key is cut off."""
     try:
         found: int = _KEY.unpack(key or b"")[1]
     except struct.error:

@@ -1,6 +1,5 @@
-"""Answers that the metadata alone give: ACLs and configuration resources (``AclApis``, ``ConfigHelper``). For the
-controller, and for the agent's listener, as for every broker. Pure.
-"""
+"""Answers to DescribeAcls and ListConfigResources from the metadata alone (``AclApis``, ``ConfigHelper``). Used by the
+controller and by the agent's listener, as every broker answers them. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
@@ -21,7 +20,8 @@ from kjbod.wire.admin_messages import (
 from kjbod.wire.error_codes import ErrorCode
 
 COMPARISONS_MAX: Final = 2_000_000
-"""Entries that the filters of one request may be compared with, about a second; Kafka has no limit."""
+"""Maximum number of entries that the filters of one request are compared with, about a second of work; Kafka has no
+limit."""
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
@@ -34,14 +34,14 @@ NO_AUTHORIZER: Final = DescribeAclsResponse(
 
 
 class FilterError(Exception):
-    """A filter of ACLs that means nothing, or costs too much: INVALID_REQUEST, in words."""
+    """A filter of ACLs is meaningless or too expensive: INVALID_REQUEST, with a message."""
 
 
 def acl_filter(wanted: DeleteAclsRequestFilter | DescribeAclsRequest) -> AclFilter:
-    """The filter of a request.
+    """Return the filter of a request.
 
     Raises:
-        FilterError: it names what does not exist.
+        FilterError: the filter has a value that does not exist.
     """
     if wanted.resource_type_filter not in {ANY, *ResourceType} or wanted.pattern_type_filter not in range(
         ANY, PREFIXED + 1
@@ -61,7 +61,8 @@ def acl_filter(wanted: DeleteAclsRequestFilter | DescribeAclsRequest) -> AclFilt
 
 
 def matching_acls(index: AclIndex, wanted: AclFilter, comparisons: list[int]) -> Iterator[AccessControlEntryRecord]:
-    """The entries that a filter matches. ``comparisons``: how many were made for the request, in its only element.
+    """Yield the entries that a filter matches. The only element of ``comparisons`` counts the comparisons of the
+    request.
 
     Raises:
         FilterError: more than :data:`COMPARISONS_MAX`.
@@ -75,7 +76,7 @@ def matching_acls(index: AclIndex, wanted: AclFilter, comparisons: list[int]) ->
 
 
 def describe_acls(index: AclIndex, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    """The entries that match, by resource."""
+    """Return the matching entries, by resource."""
     found: dict[tuple[int, str, int], list[DescribeAclsResponseAclDescription]] = {}
     try:
         for entry in matching_acls(index, acl_filter(request), [0]):
@@ -103,8 +104,8 @@ def describe_acls(index: AclIndex, request: DescribeAclsRequest) -> DescribeAcls
 def list_config_resources(
     image: MetadataImage, request: ListConfigResourcesRequest, *, version: int
 ) -> ListConfigResourcesResponse:
-    """The resources of the kinds that are named, all kinds where none is; version 0 knows client metrics only
-    (KIP-1142)."""
+    """Return the resources of the requested types, or of all types if the request lists none. Version 0 knows client
+    metrics only (KIP-1142)."""
     kinds: Collection[int] = {CLIENT_METRICS} if version == 0 else set(request.resource_types) or RESOURCE_TYPES
     if not RESOURCE_TYPES.issuperset(kinds):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

@@ -1,7 +1,7 @@
-"""Records as JSON, in the words of ``kafka-dump-log --cluster-metadata-decoder``.
+"""Records as JSON, in the format of ``kafka-dump-log --cluster-metadata-decoder``.
 
-Names in camelCase, ids in URL-safe base64, bytes in base64, fields in the order of Kafka's schemas; what a version
-lacks and a tagged field that has its default are left out (the generated ``*JsonConverter`` classes).
+Names are camelCase, ids URL-safe base64, bytes base64, and fields in the order of Kafka's schemas. Fields that a
+version lacks, and tagged fields with their default, are left out (the generated ``*JsonConverter`` classes).
 """
 
 import base64
@@ -32,7 +32,7 @@ def _name(cls: type[Record]) -> str:
 
 
 def type_names() -> list[str]:
-    """Every name that a record can be dumped under: those of :func:`type_name`, then those of control records."""
+    """Return every name of a record in a dump: those of :func:`type_name`, then those of control records."""
     return [*sorted(map(_name, RECORD_TYPES.values())), *(control.NAME for control in CONTROL_TYPES.values())]
 
 
@@ -69,15 +69,15 @@ def record_json(record: Record, version: int) -> dict[str, Any]:
 
 
 def unknown_json(record: UnknownRecord) -> dict[str, Any]:
-    """``{"error": ...}`` for records of a snapshot that are not understood in full."""
+    """Return ``{"error": ...}`` for records of a snapshot that are only partly understood."""
     kind = f"metadata record {record.api_key} version {record.version} is not known"
     return {"error": f"{kind if record.api_key >= 0 else 'a metadata record is damaged'} ({record.count} in all)"}
 
 
 def payload_json(batch: RecordBatch, record: LogRecord) -> dict[str, Any]:
-    """Payload of one record of ``batch``, as ``kafka-dump-log`` prints it; ``{"error": ...}`` where it cannot be
-    decoded, as there: one bad record does not hide the others. A control record is ``{"control": name, "data": {...}}``
-    with its version inside the data."""
+    """Return the payload of one record of ``batch``, as ``kafka-dump-log`` prints it. A record that cannot be decoded
+    is ``{"error": ...}``, so it does not hide the other records. A control record is ``{"control": name, "data":
+    {...}}`` with its version inside the data."""
     try:
         if not batch.control:
             return record_json(*decode_record(record.value or b""))
@@ -88,11 +88,11 @@ def payload_json(batch: RecordBatch, record: LogRecord) -> dict[str, Any]:
 
 
 def dump(path: Path) -> Iterator[dict[str, Any]]:
-    """An object per record of a segment or checkpoint: ``offset``, ``timestamp``, and the payload. Stops at an
+    """Yield an object per record of a segment or checkpoint: ``offset``, ``timestamp``, and the payload. Stops at an
     incomplete batch.
 
     Raises:
-        CorruptBatchError: a batch is complete and wrong.
+        CorruptBatchError: a complete batch is invalid.
         OSError: the file cannot be read.
     """
     buf, at = read_file(path), 0

@@ -1,6 +1,5 @@
-"""Records as lines, as ``kafka-dump-log --cluster-metadata-decoder`` of Kafka 4.3.1 prints them (``DumpLogSegments``):
-where a file begins, each batch, each record.
-"""
+"""Records as text lines, as ``kafka-dump-log --cluster-metadata-decoder`` of Kafka 4.3.1 prints them
+(``DumpLogSegments``): a line for each file, batch and record."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -16,13 +15,13 @@ from kjbod.metadata.tree import java_double
 def text_lines(
     found: Iterable[dict[str, Any]], wanted: Callable[[dict[str, Any]], bool], *, record_metadata: bool, sparse: bool
 ) -> Iterator[str]:
-    """The lines for what :func:`kjbod.metadata.reading.dump_source` finds with ``layout``.
+    """Yield the lines for the output of :func:`kjbod.metadata.reading.dump_source` with ``layout``.
 
     Args:
         found: files, batches and records.
-        wanted: which records to print.
-        record_metadata: without it, as with ``--skip-record-metadata``: payloads, a blank line for control records.
-        sparse: leave out batches without a record that is wanted.
+        wanted: names of the records to print.
+        record_metadata: False as with ``--skip-record-metadata``: payloads only, a blank line for control records.
+        sparse: leave out batches without a wanted record.
     """
     head: list[str] = []
     batch: RecordBatch
@@ -44,7 +43,7 @@ def text_lines(
 
 
 def file_lines(path: PurePath) -> Iterator[str]:
-    """Lines where a segment or a snapshot begins."""
+    """Yield the lines at the start of a segment or a snapshot."""
     yield f"Dumping {path}"
     snapshot = SnapshotId.parse(path.name)
     if path.name == BOOTSTRAP_CHECKPOINT:
@@ -56,7 +55,7 @@ def file_lines(path: PurePath) -> Iterator[str]:
 
 
 def batch_line(batch: RecordBatch) -> str:
-    """The line of a batch; a metadata log has no producers, no compression, and no transactions of its own."""
+    """Return the line of a batch. A metadata log has no producers, no compression, and no Kafka transactions."""
     return (
         f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} count: {batch.count} baseSequence: -1 "
         f"lastSequence: -1 producerId: -1 producerEpoch: -1 partitionLeaderEpoch: {batch.leader_epoch} "
@@ -67,7 +66,7 @@ def batch_line(batch: RecordBatch) -> str:
 
 
 def record_line(batch: RecordBatch, record: LogRecord, item: dict[str, Any], *, record_metadata: bool) -> str:
-    """The line of a record; ``item`` has its payload."""
+    """Return the line of a record; ``item`` has its payload."""
     payload = _payload(item)
     if not record_metadata:
         return "" if batch.control else f"| payload: {payload}"
@@ -87,7 +86,7 @@ def _payload(item: dict[str, Any]) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON as Jackson writes it: numbers of type double as Java does."""
+    """Return JSON as Jackson writes it, with doubles in Java's format."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_json(key)}:{_json(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

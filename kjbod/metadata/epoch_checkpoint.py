@@ -1,9 +1,9 @@
-"""Beginnings of the leader epochs: ``leader-epoch-checkpoint``, as Kafka has it (``LeaderEpochCheckpointFile``): ``0``,
+"""Start offsets of the leader epochs: Kafka's ``leader-epoch-checkpoint`` (``LeaderEpochCheckpointFile``): ``0``,
 count, and a line ``epoch start-offset`` per epoch. Blocking code.
 
-The segments say the same, and the file is rebuilt from them. But it is a witness as well: an epoch gets its line when
-all before its first batch is on the disk, and before that batch is written. A log that ends before it has lost what was
-acknowledged, and an emptied one would be taken for that of a new cluster.
+The file is rebuilt from the segments, but it is also evidence: the line of an epoch is written after all earlier
+batches are on the disk, and before the first batch of the epoch. A log that ends before that offset has lost
+acknowledged records. Without this check an emptied log would look like that of a new cluster.
 """
 
 import itertools
@@ -18,7 +18,7 @@ _BYTES_MAX = 64 * 1024 * 1024
 
 
 def encode_epochs(epochs: list[tuple[int, int]]) -> bytes:
-    """The file's content, of leader epochs and their first offsets, ascending."""
+    """Return the file's content for leader epochs and their first offsets, ascending."""
     lines = [_VERSION, str(len(epochs)), *(f"{epoch} {start}" for epoch, start in epochs)]
     return ("\n".join(lines) + "\n").encode()
 
@@ -27,16 +27,16 @@ def write_epochs(directory: Path, epochs: list[tuple[int, int]]) -> None:
     """Write the file into a ``__cluster_metadata-0``, durably.
 
     Raises:
-        OSError: it cannot be written; the file is as it was.
+        OSError: the file cannot be written; the old file is unchanged.
     """
     write_atomically(directory / FILE_NAME, encode_epochs(epochs))
 
 
 def read_epochs(directory: Path) -> list[tuple[int, int]]:
-    """Epochs and their start offsets in the file; none where there is no file, or no good one: then nothing is known.
+    """Return the epochs and start offsets in the file; empty if the file is missing or malformed.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         version, count, *lines = read_file(directory / FILE_NAME, bytes_max=_BYTES_MAX).decode("ascii").splitlines()
@@ -48,14 +48,14 @@ def read_epochs(directory: Path) -> list[tuple[int, int]]:
 
 
 def require_begun(directory: Path, end_offset: int) -> None:
-    """The log, or its newest snapshot, must reach to where the newest epoch began.
+    """Require that the log or its newest snapshot reaches the start of the newest epoch.
 
     Args:
         directory: a ``__cluster_metadata-0``.
-        end_offset: how far log and snapshots reach.
+        end_offset: end of the log and its snapshots.
 
     Raises:
-        LogCorruptError: it does not; names what is missing and what to do.
+        LogCorruptError: the requirement is not met; the text has the missing offsets and the remedy.
         OSError: the file cannot be read.
     """
     epochs = read_epochs(directory)

@@ -1,7 +1,8 @@
-"""Decisions of a KRaft observer that reads the metadata log, without a socket (``KafkaRaftClient``, KIP-595, KIP-630).
+"""Protocol logic of a KRaft observer that reads the metadata log, without a socket (``KafkaRaftClient``, KIP-595,
+KIP-630).
 
-:class:`FetchMachine` says where to send which request and when, and turns answers into :data:`Effect` s. It keeps
-nothing but what is not applied yet: batches above the high watermark, and the pieces of a snapshot.
+:class:`FetchMachine` decides where and when to send which request, and turns answers into :data:`Effect` s. It keeps
+only data that is not applied yet: batches above the high watermark, and the pieces of a snapshot.
 
 =========================================  ==========================================================================
 answer                                     what follows
@@ -23,33 +24,32 @@ loaded, with no records behind it
 anything else, time-out, disconnect        back off, ask any server
 =========================================  ==========================================================================
 
-Whoever looks for the leader asks each server once, in any order, before it asks one again: one that is dead or stopped
-holds it up once a round. Back-off starts at 20 ms and doubles from round to round up to a second, with a fifth of
-jitter; a server has :attr:`Quorum.search_ms` to answer, and twice as long in each round after the third, up to
-:attr:`Quorum.request_timeout_ms`. Any progress resets both. So after an election the leader is found in a part of the
-time that the election took. A leader that is named again while it does not answer is asked again after the back-off,
-not at once. A leader epoch never goes back.
+A search for the leader asks each server once, in any order, before it asks a server again. So a dead or stopped server
+delays the search once per round. Back-off starts at 20 ms and doubles from round to round up to a second, with a fifth
+of jitter. A server has :attr:`Quorum.search_ms` to answer, and twice as long in each round after the third, up to
+:attr:`Quorum.request_timeout_ms`. Any progress resets both. So finding the leader after an election takes a fraction of
+the election's time. A leader that is named again while it does not answer is asked again after the back-off, not at
+once. A leader epoch never goes back.
 
-What was below the high watermark never diverges: a leader that says so is of another history (its log was lost, or an
-older copy of it was put back), and everything is read again from the start. Consumers do not see a half-read state
-then: they get the new history as one snapshot, when all of it up to the high watermark has been read.
+Records below the high watermark never diverge. A leader that reports a divergence there has another history: its log
+was lost, or an older copy was restored. Then everything is read again from the start. Consumers never see a half-read
+state: they get the new history as one snapshot, after all of it up to the high watermark was read.
 
-Offsets and epochs alone do not show another history: one that was set back grows, and its epochs are counted from where
-it was set back. So on each new connection, at whose other end may be another process, the last batch that was handed
-over is fetched once more, and must be the same, checksum and epoch included. A :class:`Snapshot` says what is known
-against its containing all that was handed over before it.
+Offsets and epochs alone do not show another history: a log that was set back grows again, with the same epoch numbers.
+So the last delivered batch is fetched once more on each new connection, and must be equal, checksum and epoch included.
+A :class:`Snapshot` reports evidence that it does not contain all records that were delivered before.
 
-What an earlier process kept (:class:`Kept`) is held to the same: it stands as if it had been handed over, its last
-batch is the first that is fetched, and :class:`Confirmed` says that it is the leader's, and committed: a broker's log
-has what no quorum had yet as well. Before that it is nobody's truth; and where it is not, or nobody knows its epoch for
-:data:`SET_BACK_AFTER_MS`, all is read from the start and comes as one snapshot. That has parted unless it has the last
-batch that is known as committed: what lies above is lost in any election. A snapshot that the leader has in the place
-of all that could be compared is :attr:`Snapshot.uncompared`.
+Data that an earlier process stored (:class:`Kept`) is checked in the same way. Its last batch is fetched first, and
+:class:`Confirmed` reports that the leader has that batch as committed; a broker's log may also have uncommitted
+records. Until then the stored data is not used. If the leader does not have the batch, or no server knows its epoch for
+:data:`SET_BACK_AFTER_MS`, all is read from the start and delivered as one snapshot. That snapshot has parted unless it
+has the last batch known as committed: any election may lose later batches. A snapshot that replaces all comparable
+batches sets :attr:`Snapshot.uncompared`.
 
-Records of a newer Kafka end nothing: they are handed over as what is known of them (:mod:`.newer`). No observer
-that keeps up is ever sent a snapshot: while they make the picture incomplete, all is read again after an hour, in which
-Kafka makes a snapshot that may have the state after them, then after twice as long each time, up to a day. What was
-read again is handed over as one :class:`Snapshot`.
+Records of a newer Kafka are not fatal: their known part is delivered (:mod:`.newer`). An observer that keeps up is
+never sent a snapshot. So while such records make the metadata incomplete, all is read again after an hour; Kafka makes
+a snapshot in that time, which may have the resulting state. The interval then doubles, up to a day. The metadata that
+was read again is delivered as one :class:`Snapshot`.
 """
 
 import contextlib
@@ -83,27 +83,30 @@ Address: TypeAlias = tuple[str, int]
 
 _DENIED = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 MAX_WAIT_MS = 500
-"""``KafkaRaftClient.MAX_FETCH_WAIT_MS``: how long a leader parks a fetch that finds nothing."""
+"""``KafkaRaftClient.MAX_FETCH_WAIT_MS``: time that a leader holds a fetch without new records."""
 RETRY_BACKOFF_MAX_MS = 1000
 SNAPSHOT_BACKOFF_MS = 1_000
-"""After a snapshot that cannot be used, at first: the next one is as large."""
+"""First pause after an unusable snapshot; the next snapshot is as large."""
 SNAPSHOT_BACKOFF_MAX_MS = 300_000
 READ_AGAIN_MS = 3_600_000
-"""First wait before all is read again, after unknown records: ``metadata.log.max.snapshot.interval.ms``. Up to half of
-it is added at random, so that the observers of a cluster do not read at the same time."""
+"""First wait before all is read again after unknown records: ``metadata.log.max.snapshot.interval.ms``. A random part,
+up to half of it, is added so that the observers of a cluster do not read at the same time."""
 READ_AGAIN_MAX_MS = 86_400_000
 SEARCH_MS = 500
 SECURED_SEARCH_MS = 1000
-"""Where a connection is not for nothing: many nodes that give up TLS handshakes under way only make more of them."""
+"""Search time per server with TLS or SASL. It is longer because aborted TLS handshakes of many nodes only cause more
+handshakes."""
 SEARCH_ROUNDS = 3
-"""With the same patience."""
+"""Number of search rounds with the same time limit."""
 ASKED_BYTES_MAX = 64 * 1024 * 1024
-"""Of what one answer is asked to have, whatever is configured: it is held in memory, and must fit into a frame."""
+"""Maximum bytes that one answer may be asked for, whatever is configured: the answer is in memory and must fit into a
+frame."""
 ADDRESSES_MAX = 1_000
-"""Controllers whose addresses are remembered: more than any quorum has had."""
+"""Maximum controllers whose addresses are kept: more than any quorum has had."""
 SNAPSHOT_BYTES_MAX = 1024 * 1024 * 1024
 SET_BACK_AFTER_MS = 10_000
-"""Servers that know only older leader epochs for so long have not merely missed an election."""
+"""Time after which the logs of the controllers count as set back. Servers that know only older leader epochs for this
+long have not just missed an election."""
 _JITTER = 0.2
 _DOUBLED_MAX = 16
 _REPLICA_STATE_SINCE = 15
@@ -114,13 +117,14 @@ class Quorum(Struct, frozen=True, kw_only=True):
     """Settings of an observer of the quorum; names and defaults are those of ``controller.quorum.*``.
 
     Attributes:
-        request_timeout_ms: how long an answer may take, beyond what the leader may park it.
-        fetch_timeout_ms: a leader that is silent for so long beyond what it may park is looked for elsewhere.
-        retry_backoff_ms: between a failure and the next request, at first.
-        search_ms: to connect to a server that may know the leader, and again for its answer, in the first rounds of a
-            search.
-        fetch_max_bytes: of records in one answer; a batch that is larger comes whole.
-        fetch_snapshot_max_bytes: of a snapshot in one answer.
+        request_timeout_ms: time limit of an answer, in addition to the time that the leader may hold the request.
+        fetch_timeout_ms: silence of a leader, beyond the time that it may hold a request, after which another leader is
+            searched.
+        retry_backoff_ms: first pause between a failure and the next request.
+        search_ms: time limit to connect to a server that may know the leader, and again for its answer, in the first
+            rounds of a search.
+        fetch_max_bytes: maximum bytes of records in one answer; a single larger batch is sent whole.
+        fetch_snapshot_max_bytes: maximum bytes of a snapshot in one answer.
     """
 
     request_timeout_ms: int = 2000
@@ -136,7 +140,7 @@ QUORUM = Quorum()
 
 
 class InconsistentClusterError(KjbodError):
-    """The controllers belong to another cluster than this node: a mistake of configuration."""
+    """The controllers belong to another cluster than this node: a configuration error."""
 
     exit_code = EXIT_CONFIG
 
@@ -152,12 +156,12 @@ class Leader(Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Committed:
-    """Records below the high watermark, all of one leader epoch, in order; each batch in one piece."""
+    """Committed records of one leader epoch, in order, with whole batches."""
 
     records: tuple[tuple[int, Record], ...]
-    """Offset and record; without control records, so it may be empty."""
+    """Offset and record; without control records, so the tuple may be empty."""
     last_offset: int
-    """Of the last record, control records included: what is applied once these records are."""
+    """Offset of the last record, control records included: the applied offset after these records."""
     epoch: int
     high_watermark: int
     batches: tuple[RecordBatch, ...] = dataclasses.field(default=(), compare=False, repr=False)
@@ -165,80 +169,81 @@ class Committed:
 
     @property
     def kraft_version(self) -> int | None:
-        """The level of the quorum as of the last control record here that says it; None: none does."""
+        """Return the kraft.version of the last control record in these batches that sets it; None: no record
+        sets it."""
         level = None
         for batch in self.batches:
-            with contextlib.suppress(MalformedMessageError):  # a kind of a newer Kafka, which says nothing about this
+            with contextlib.suppress(MalformedMessageError):  # a control record of a newer Kafka
                 for _, control in batch.control_records() if batch.control else ():
                     level = control.k_raft_version if isinstance(control, KRaftVersion) else level
         return level
 
 
 class Snapshot(Struct, frozen=True):
-    """The state of all records below ``id.end_offset``: replaces everything."""
+    """State of all records below ``id.end_offset``; replaces everything."""
 
     id: SnapshotId
     records: tuple[Record, ...]
     parted: str | None = None
-    """Why its history does not contain all that was handed over before; None: nothing is known that speaks against
-    it."""
+    """Reason why its history does not contain all records that were delivered before; None: no evidence against it."""
     kraft_version: int | None = None
-    """The level of the quorum, which is no record; None: it did not come with this."""
+    """The kraft.version, which is not a metadata record; None: this snapshot has none."""
     uncompared: str | None = None
-    """Why it is not known whether its history contains what an earlier process kept; None: it does, or nothing was."""
+    """Reason why it is unknown whether its history contains the data of an earlier process; None: it does, or there was
+    no such data."""
     dropped: str | None = None
-    """What shows that the last records that were kept are not in it, of which none is known as committed; None: nothing
-    does."""
+    """Evidence that the snapshot lacks the last stored records, none of which is known as committed; None: no
+    evidence."""
 
 
 class LeaderChanged(Struct, frozen=True):
-    """The leader that is known now, None while there is none."""
+    """The new leader; None while no leader is known."""
 
     leader: Leader | None
 
 
 class Downloaded(Struct, frozen=True):
-    """All bytes of a snapshot. To be decoded, which takes a while, and given back with
-    :meth:`FetchMachine.on_snapshot` before the next request."""
+    """All bytes of a snapshot. The caller decodes them, which takes a while, and calls :meth:`FetchMachine.on_snapshot`
+    before the next request."""
 
     id: SnapshotId
     data: bytes
 
 
 class Confirmed(Struct, frozen=True):
-    """The last batch of what was :class:`Kept` is in the leader's log, below its high watermark: what was kept counts
-    from here on."""
+    """The leader has the last batch of the :class:`Kept` data in its log, below its high watermark. The stored data is
+    valid from here on."""
 
 
 Effect: TypeAlias = Committed | Snapshot | LeaderChanged | Downloaded | Confirmed
 
 
 class _Download(Struct):
-    """A snapshot on its way."""
+    """A snapshot that is being downloaded."""
 
     id: SnapshotId
     data: bytearray = field(default_factory=bytearray)
 
 
 class _OtherHistoryError(Exception):
-    """The records that were handed over are not in the log of this leader."""
+    """The log of this leader does not have the records that were delivered."""
 
 
 class _Search(Struct):
-    """Whether a history that is read from its start has the last batch that is known as committed: to an earlier
-    process, or to this one, where it reads its own history once more."""
+    """Search of a history, read from its start, for the last batch that is known as committed: by an earlier process,
+    or by this process when it reads its own history again."""
 
     committed: Tail | None
     why: str
-    """It is read from its start."""
+    """Reason why the history is read from its start."""
     own: bool = False
     """Whether it is our own history."""
     found: bool = False
     passed_over: bool = False
-    """Its batches begin behind that one."""
+    """Whether the batches of the history begin after the searched batch."""
 
     def verdict(self) -> tuple[str | None, str | None, str | None]:
-        """:attr:`Snapshot.parted`, ``uncompared`` and ``dropped`` of it."""
+        """Return :attr:`Snapshot.parted`, ``uncompared`` and ``dropped`` of the history."""
         dropped = None if self.own else self.why
         if self.found:
             return None, None, dropped
@@ -248,17 +253,17 @@ class _Search(Struct):
 
 
 class _Log(Struct):
-    """The fetched log: only its end, and what is not applied."""
+    """The fetched log: its end, and the records that are not applied."""
 
     end_offset: int = 0
     applied_offset: int = 0
-    """The first offset that was not handed over."""
+    """The first offset that was not delivered."""
     high_watermark: int = -1
     epochs: list[tuple[int, int]] = field(default_factory=list)
-    """Leader epoch and its first offset, ascending; after a snapshot starting with the last record that it has."""
+    """Leader epochs and their first offsets, ascending; after a snapshot, starting with the snapshot's last record."""
     pending: deque[RecordBatch] = field(default_factory=deque)
     tail: Tail | None = None
-    """None: no batch was handed over yet, or none after a snapshot."""
+    """Last delivered batch; None: no batch was delivered yet, or none after a snapshot."""
     rewound: bool = False
     """Whether the next batch must be :attr:`tail`."""
 
@@ -267,7 +272,7 @@ class _Log(Struct):
         return self.epochs[-1][0] if self.epochs else 0
 
     def end_of(self, epoch: int) -> int:
-        """End of our largest epoch that is not above ``epoch``; 0 if we have none."""
+        """Return the end of our largest epoch that is not above ``epoch``; 0 if we have none."""
         end = 0
         for number, (ours, _) in enumerate(self.epochs):
             if ours <= epoch:
@@ -276,18 +281,18 @@ class _Log(Struct):
 
     @classmethod
     def of(cls, kept: Kept) -> "_Log":
-        """The log after ``kept`` was handed over, about to be compared with the leader's."""
+        """Return the log after delivery of ``kept``, ready to be compared with the leader's."""
         end = kept.end_offset
         log = cls(end_offset=end, applied_offset=end, epochs=list(kept.epochs), tail=kept.tail)
         log.rewind()
         return log
 
     def take(self, data: bytes, leader_epoch: int) -> None:
-        """Keep the batches of an answer of the leader of ``leader_epoch``.
+        """Keep the batches in an answer of the leader of ``leader_epoch``.
 
         Raises:
             RemoteProtocolError: a batch does not check or does not continue the log.
-            _OtherHistoryError: the log was rewound, and another batch lies where the last one lay.
+            _OtherHistoryError: the log was rewound, and the leader has another batch at that offset.
         """
         for batch in iter_batches(data):
             if self.rewound and Tail.of(batch) != self.tail:
@@ -300,13 +305,13 @@ class _Log(Struct):
             if not self.epochs or batch.leader_epoch > self.last_epoch:
                 self.epochs.append((batch.leader_epoch, batch.base_offset))
             if self.rewound:
-                self.rewound = False  # it was handed over before
+                self.rewound = False  # delivered before
             else:
                 self.pending.append(batch)
             self.end_offset = batch.next_offset
 
     def rewind(self) -> None:
-        """Go back to before the last batch that was handed over, to see whether it is still the same."""
+        """Go back to before the last delivered batch, to check that the leader has the same batch."""
         if self.tail is None or self.rewound:
             return
         self.pending.clear()
@@ -315,7 +320,7 @@ class _Log(Struct):
         self.rewound = True
 
     def truncate(self, offset: int) -> None:
-        """Drop the batches at and above ``offset``, none of which is applied."""
+        """Drop the batches at and above ``offset``; none of them is applied."""
         while self.pending and self.pending[-1].next_offset > offset:
             self.end_offset = self.pending.pop().base_offset
         self._drop_epochs()
@@ -325,7 +330,7 @@ class _Log(Struct):
             self.epochs.pop()
 
     def committed(self) -> Iterator[RecordBatch]:
-        """Take out what the high watermark has passed."""
+        """Remove and yield the batches below the high watermark."""
         while self.pending and self.pending[0].next_offset <= self.high_watermark:
             batch = self.pending.popleft()
             self.applied_offset = batch.next_offset
@@ -334,7 +339,7 @@ class _Log(Struct):
 
 
 class _BeforeSnapshot(Struct, frozen=True):
-    """The parts of a machine that a snapshot replaces, as they were before."""
+    """Parts of the machine before a snapshot replaced them."""
 
     log: _Log
     unconfirmed: bool
@@ -353,16 +358,16 @@ class FetchMachine:
     :meth:`on_connected`.
 
     Args:
-        bootstrap_servers: any of them may be asked who leads; at least one.
-        rng: chooses among them, and the jitter.
-        cluster_id: sent along so that a controller of another cluster refuses; None: not checked.
+        bootstrap_servers: servers that may be asked for the leader; at least one.
+        rng: random choice of servers, and jitter.
+        cluster_id: cluster id in requests, so that a controller of another cluster refuses; None: not checked.
         replica_id: the node's id; -1 is a plain reader.
         directory_id: ``directory.id`` of the node's metadata directory.
-        voters: addresses by node id where they are configured (``controller.quorum.voters``): needed below Fetch 16,
-            whose answers have no endpoints.
-        max_wait_ms: how long the leader may park a fetch.
+        voters: addresses by node id if configured (``controller.quorum.voters``): needed below Fetch 16, whose answers
+            have no endpoints.
+        max_wait_ms: time that the leader may hold a fetch.
         quorum: time limits and sizes.
-        kept: what an earlier process had applied; None: nothing is known.
+        kept: log that an earlier process had applied; None: no such log.
     """
 
     def __init__(
@@ -388,7 +393,7 @@ class FetchMachine:
         self._quorum = quorum
         self._failures = 0
         self._asked_in_vain: set[Address] = set()
-        """In this round of the search."""
+        """Servers that failed in this round of the search."""
         self._ever_fetched = False
         self._log = _Log() if kept is None else _Log.of(kept)
         self._unconfirmed = kept is not None
@@ -396,61 +401,61 @@ class FetchMachine:
         self._search: _Search | None = None
         self._download: _Download | None = None
         self._begun = False
-        """Whether a snapshot was asked for that has not arrived whole."""
+        """Whether a snapshot was requested that has not arrived completely."""
         self._unusable: str | None = None
-        """Why the last snapshot could not be used; None: it could, or none was needed since."""
+        """Reason why the last snapshot was unusable; None: it was usable, or none was needed since."""
         self._unusable_count = 0
-        """How many could not, one after the other."""
+        """Number of unusable snapshots in a row."""
         self._before_snapshot: _BeforeSnapshot | None = None
         self._snapshot_not_before_ms = 0
         self._reload: Replayer | None = None
         self._incomplete = False
-        """Whether the picture is incomplete."""
+        """Whether the metadata is incomplete."""
         self._read_again_ms: int | None = None
-        """When to read everything again; None: it is whole, or that was not looked at."""
+        """Time at which to read everything again; None: the metadata is complete, or not checked yet."""
         self._read_again_count = 0
         self._parted: str | None = None
         self._handed_over = SnapshotId(0, 0) if kept is None else SnapshotId(kept.end_offset, kept.tail.leader_epoch)
         self._leader_id = -1
         self.epoch = 0 if kept is None else kept.tail.leader_epoch
-        """The leader epoch we believe in."""
+        """The newest leader epoch that is known."""
         self.leader: Leader | None = None
         self.address: Address = rng.choice(self._servers)
-        """Where to send the next request."""
+        """Address for the next request."""
         self.not_before_ms = 0
-        """When, on the clock of ``now_ms``."""
+        """Earliest time of the next request, on the clock of ``now_ms``."""
         self.current = False
-        """Whether the last answer left nothing unapplied of what it called committed. One without a high watermark (a
-        new leader's), with a snapshot or of another history says nothing of what is committed by now."""
+        """Whether the last answer left no committed record unapplied. An answer without a high watermark (from a new
+        leader), with a snapshot or of another history does not count."""
         self.problem: str | None = None
-        """Why the last exchange brought nothing; None when it did."""
+        """Reason why the last exchange brought nothing; None if it succeeded."""
         self.failing_since_ms: int | None = None
-        """When the first of the exchanges in a row that brought nothing had ended, on the clock of ``now_ms``."""
+        """End of the first failed exchange in a row, on the clock of ``now_ms``."""
         self.answered_ms: int | None = None
-        """When the leader last answered well, on the clock of ``now_ms``; None: it never has."""
+        """Time of the leader's last successful answer, on the clock of ``now_ms``; None: none yet."""
         self.denied = False
-        """Whether the last answer was that who asks may not read."""
+        """Whether the last answer refused permission to read."""
         self.set_back: str | None = None
-        """What an older leader epoch was answered with for :data:`SET_BACK_AFTER_MS`: the history of the controllers
-        was lost or set back, or those that know the newer epoch are down; None: nothing was."""
+        """Evidence that servers know only older leader epochs for :data:`SET_BACK_AFTER_MS`: the controllers' history
+        was lost or set back, or the controllers with the newer epoch are down. None: no evidence."""
         self._behind_since_ms: int | None = None
 
     # ---- what to do
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which everything is committed, -1 while unknown."""
+        """The offset below which everything is committed; -1 while unknown."""
         return self._log.high_watermark
 
     @property
     def applied_offset(self) -> int:
-        """The first offset that was not handed over."""
+        """The first offset that was not delivered."""
         return self._log.applied_offset
 
     @property
     def timeout_ms(self) -> int:
         """Milliseconds to wait for the answer to :meth:`request`."""
-        # Who answered the last time is waited for no longer than it may be silent.
+        # A server that answered last time gets no longer than a leader may be silent.
         limit_ms = self.patience_ms if self._failures else min(self.patience_ms, self._quorum.fetch_timeout_ms)
         return limit_ms + (0 if self._download else self._max_wait_ms)
 
@@ -464,11 +469,11 @@ class FetchMachine:
 
     @property
     def _rounds(self) -> int:
-        """Rounds of the search that are over."""
+        """Number of finished rounds of the search."""
         return max(0, self._failures - 1) // len(self._servers)
 
     def request(self, fetch_version: int) -> wire.FetchRequest | wire.FetchSnapshotRequest:
-        """The next request; ``fetch_version`` is that of Fetch on this connection."""
+        """Return the next request; ``fetch_version`` is the version of Fetch on this connection."""
         if self._download is not None:
             return self._snapshot_request(self._download)
         partition = wire.FetchRequestPartition(
@@ -508,12 +513,12 @@ class FetchMachine:
     # ---- what happened
 
     def on_connected(self) -> None:
-        """The next request goes to what may be another process than the last one, with another history."""
+        """Note a new connection: the next request may go to another process with another history."""
         self._log.rewind()
 
     def on_failure(self, why: str, now_ms: int, then: Address | None = None) -> list[Effect]:
-        """No connection, no answer in time, or an answer that makes no sense: back off and ask ``then`` or else the
-        next server."""
+        """Note a failed exchange (no connection, no answer in time, or a malformed answer): back off, then ask ``then``
+        or the next server."""
         self.problem = why
         if self._begun:
             self._unusable = why
@@ -527,7 +532,8 @@ class FetchMachine:
         return []
 
     def _next_server(self) -> Address:
-        """Server that was not asked in this round; where all were, any but the last one begins the next."""
+        """Return a server that was not asked in this round. If all were asked, begin the next round with any server
+        except the last one."""
         self._asked_in_vain.add(self.address)
         left = [server for server in self._servers if server not in self._asked_in_vain]
         if not left:
@@ -536,7 +542,7 @@ class FetchMachine:
         return self._rng.choice(left or self._servers)
 
     def on_fetch(self, response: wire.FetchResponse, now_ms: int) -> list[Effect]:
-        """An answer to a Fetch.
+        """Process an answer to a Fetch.
 
         Raises:
             InconsistentClusterError: the controllers are of another cluster.
@@ -575,7 +581,7 @@ class FetchMachine:
         return effects
 
     def _look_for_more(self, now_ms: int) -> None:
-        """Read our own history again, where a snapshot may stand by now for the records that we do not know."""
+        """Read our own history again if the leader may now have a snapshot in place of the unknown records."""
         if self._reload is not None:
             return
         if not self._incomplete:
@@ -591,15 +597,16 @@ class FetchMachine:
             self._read_again_count += 1
 
     def _offered(self, snapshot_id: SnapshotId, now_ms: int) -> None:
-        """The leader has a snapshot in the place of what follows: ask for it, unless the last ones came to nothing."""
+        """Request the snapshot that the leader offers in place of the next records, unless the last snapshots
+        failed."""
         end = self._log.end_offset
-        if self._begun:  # and given up on the way
+        if self._begun:  # begun, but not finished
             self._begun = False
             if self._unusable_count:
                 self._put_off_snapshot(self._unusable_count - 1, now_ms)
             self._unusable_count += 1
         elif self._before_snapshot is not None and self._unusable is None and snapshot_id.end_offset <= end:
-            # Not one that was made while the last one was loaded.
+            # Not a snapshot that was made during the last load.
             self._unusable = f"{_at(self.address)} has no records behind its snapshot of offset {end}"
             self._put_off_snapshot(self._unusable_count, now_ms)
             self._unusable_count += 1
@@ -607,7 +614,7 @@ class FetchMachine:
         if self._unusable is not None and self.failing_since_ms is None:
             self.failing_since_ms = now_ms
         if now_ms < self._snapshot_not_before_ms:
-            # Asked again meanwhile: the leader may be another one by then, and have records instead.
+            # Asked again until then: a new leader may have the records instead.
             self.not_before_ms = min(now_ms + RETRY_BACKOFF_MAX_MS, self._snapshot_not_before_ms)
             return
         self._before_snapshot = None
@@ -619,8 +626,8 @@ class FetchMachine:
         self._snapshot_not_before_ms = now_ms + backoff_ms
 
     def _confirm(self) -> list[Effect]:
-        """Whether the leader has what was kept shows as soon as its last batch has come. What lies above the high
-        watermark may still be lost, and the leader with it."""
+        """Confirm the stored log as soon as the leader has sent its last batch and that batch is below the high
+        watermark. Batches above the high watermark may still be lost."""
         if not self._unconfirmed or self._log.rewound or self._log.high_watermark < self._log.applied_offset:
             return []
         self._unconfirmed = False
@@ -629,8 +636,7 @@ class FetchMachine:
     def _note_addresses(
         self, nodes: Sequence[wire.FetchResponseNodeEndpoint | wire.FetchSnapshotResponseNodeEndpoint]
     ) -> None:
-        """Note the addresses of nodes that an answer names, which are leaders as a rule: the newest
-        :data:`ADDRESSES_MAX`."""
+        """Note the addresses of the nodes in an answer, usually leaders; keep the newest :data:`ADDRESSES_MAX`."""
         for node in nodes:
             self._addresses.pop(node.node_id, None)
             self._addresses[node.node_id] = (node.host, node.port)
@@ -638,7 +644,7 @@ class FetchMachine:
             del self._addresses[node_id]
 
     def on_fetch_snapshot(self, response: wire.FetchSnapshotResponse, now_ms: int) -> list[Effect]:
-        """An answer to a FetchSnapshot; errors as :meth:`on_fetch`."""
+        """Process an answer to a FetchSnapshot; errors as for :meth:`on_fetch`."""
         download, self._download = self._download, None
         if download is None or response.error_code:
             return self._on_error(response.error_code, now_ms)
@@ -646,7 +652,7 @@ class FetchMachine:
         if partition is None:
             return self.on_failure(f"{_at(self.address)} answered FetchSnapshot without a partition", now_ms)
         self._note_addresses(response.node_endpoints)
-        # The schema has no default that says "not told": leader 0 of epoch 0, which no elected leader has.
+        # The schema has no default that means "unset": leader 0 of epoch 0, which no elected leader has.
         told = partition.current_leader if partition.current_leader.leader_epoch > 0 else wire.LeaderIdAndEpoch()
         if partition.error_code:
             return self._on_error(partition.error_code, now_ms, told)
@@ -671,7 +677,8 @@ class FetchMachine:
         return [*effects, Downloaded(download.id, bytes(download.data))]
 
     def on_snapshot(self, snapshot: Snapshot, now_ms: int) -> list[Effect]:
-        """The records of what was :class:`Downloaded`. Where they turn out to be of no use: :meth:`on_unusable`.
+        """Process the decoded records of a :class:`Downloaded` snapshot. If they are unusable, call
+        :meth:`on_unusable`.
 
         Raises:
             ReplayError: while reading everything again, a record contradicts the ones before it.
@@ -687,7 +694,7 @@ class FetchMachine:
             self._handed_over,
         )
         self._incomplete = _is_incomplete(snapshot.records)
-        # How far the log behind it is committed, the next answer tells: its own end is no news of that.
+        # The next answer shows how far the log after the snapshot is committed; the snapshot's end does not.
         self._log = _Log(
             end_offset=end,
             applied_offset=end,
@@ -709,8 +716,8 @@ class FetchMachine:
         return self._reloaded()
 
     def on_unusable(self, why: str, now_ms: int) -> list[Effect]:
-        """A snapshot that was :class:`Downloaded` cannot be used, and nothing of it was: all is as before it was asked
-        for. It is a problem until another one can be used."""
+        """Note that a :class:`Downloaded` snapshot is unusable, and restore the state from before its download. This is
+        a problem until another snapshot is usable."""
         if self._before_snapshot is not None:
             self._restore(self._before_snapshot)
         effects = self.on_failure(why, now_ms)
@@ -725,7 +732,7 @@ class FetchMachine:
         self._incomplete = before.incomplete
 
     def _replaced_by(self, snapshot_id: SnapshotId, records: tuple[Record, ...]) -> Snapshot:
-        """A snapshot as it is handed over, with what speaks against its history."""
+        """Return a snapshot for delivery, with the evidence against its history."""
         before, why, self._parted = self._handed_over, self._parted, None
         uncompared = dropped = None
         if self._search is not None:
@@ -751,7 +758,7 @@ class FetchMachine:
         self.not_before_ms = self.answered_ms = now_ms
 
     def _on_error(self, code: int, now_ms: int, told: wire.LeaderIdAndEpoch | None = None) -> list[Effect]:
-        """Act on an error as the table on top says; ``told`` is the leader that the answer names."""
+        """Act on an error as in the table of the module; ``told`` is the leader that the answer names."""
         self._download = None
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID and not self._ever_fetched:
             raise InconsistentClusterError(
@@ -777,8 +784,8 @@ class FetchMachine:
         return effects
 
     def _set_back_to_older_epochs(self, why: str, now_ms: int) -> None:
-        """Nobody knows our leader epoch. What was followed stays as it is; what was only kept gives way, as when there
-        were none."""
+        """Handle that no server knows our leader epoch. Fetched data stays; stored but unconfirmed data is dropped, as
+        if there were none."""
         if not self._unconfirmed:
             self.set_back = why
             return
@@ -786,7 +793,8 @@ class FetchMachine:
         self._start_over(why, now_ms)
 
     def _told(self, named: wire.LeaderIdAndEpoch) -> wire.LeaderIdAndEpoch:
-        """The leader, as the sender of an answer without an error: older controllers name the leader only in errors."""
+        """Return the leader according to an answer without an error: older controllers name the leader only in
+        errors."""
         return (
             wire.LeaderIdAndEpoch(leader_id=self._leader_id, leader_epoch=self.epoch)
             if named.leader_id == -1
@@ -794,7 +802,8 @@ class FetchMachine:
         )
 
     def _learn(self, told: wire.LeaderIdAndEpoch, answered_as_leader: Address | None) -> list[Effect]:
-        """Take epoch and leader from an answer; ``answered_as_leader`` is who sent it, where only a leader would."""
+        """Read epoch and leader from an answer. ``answered_as_leader`` is the sender's address if only a leader sends
+        such an answer."""
         if told.leader_epoch < self.epoch or (told.leader_epoch == self.epoch and told.leader_id == -1):
             return []
         if told.leader_epoch > self.epoch:
@@ -828,7 +837,7 @@ class FetchMachine:
         self._incomplete = False
         kept = self._kept if self._unconfirmed else None
         self._unconfirmed = False
-        if self._search is not None:  # another leader, while the history of the one before was read
+        if self._search is not None:  # a new leader, while the history of the previous leader was read
             self._search = _Search(self._search.committed, self._search.why)
         elif kept is not None and kept.committed != kept.tail:
             self._search = _Search(kept.committed, parted)
@@ -840,7 +849,8 @@ class FetchMachine:
             self._parted = self._parted or parted
 
     def _apply(self) -> list[Effect]:
-        """Hand over what is committed, a group per epoch; while reading again, only when all of it is there."""
+        """Deliver committed records, a group per epoch; while everything is read again, only when all of it has
+        arrived."""
         effects: list[Effect] = []
         group: list[RecordBatch] = []
         for batch in self._log.committed():
@@ -870,21 +880,21 @@ class FetchMachine:
         )
 
     def _reloaded(self) -> list[Effect]:
-        """The new history as one snapshot, once it is all there."""
+        """Return the new history as one snapshot, when all of it has arrived."""
         if self._reload is None or self._reload.in_transaction or self._log.applied_offset < self._log.high_watermark:
             return []
         if self._log.high_watermark < 0:
             return []
         image, self._reload = self._reload.image, None
         snapshot_id = SnapshotId(self._log.applied_offset, self._log.last_epoch)
-        # In the newest versions of the records: where a part is missing, a level may not be able to hold all of it.
+        # In the newest versions of the records: an older level might not hold all of an incomplete state.
         features = (FeatureLevelRecord(name=name, feature_level=level) for name, level in image.features.items())
         others = (one for one in image.to_records(versions.LATEST) if not isinstance(one, FeatureLevelRecord))
         return [self._replaced_by(snapshot_id, (*image.newer.records(), *features, *others))]
 
 
 def _is_incomplete(records: Iterable[Record]) -> bool:
-    """Whether one of the records makes a picture incomplete."""
+    """Return whether one of the records makes the metadata incomplete."""
     return any(type(one) is UnknownRecord and not is_harmless(one.api_key) for one in records)
 
 

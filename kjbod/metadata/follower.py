@@ -1,7 +1,7 @@
-"""A KRaft observer on asyncio: fetches ``__cluster_metadata`` and hands over what is committed.
+"""A KRaft observer on asyncio: fetches ``__cluster_metadata`` and delivers the committed records.
 
-The decisions are :class:`kjbod.metadata.fetching.FetchMachine`'s. This is its connection: one at a time, one request
-in flight.
+:class:`kjbod.metadata.fetching.FetchMachine` makes the decisions. This module is its connection: one at a time, one
+request in flight.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ from kjbod.wire.messages import ApiKey, FetchSnapshotRequest
 __all__ = ["Committed", "Leader", "MetadataFollower", "Snapshot"]
 
 REFUSALS_MAX: Final = 100
-"""Servers of which it is kept that they refused us."""
+"""Maximum servers whose refusal is remembered."""
 _log = structlog.get_logger("kjbod.metadata.follower")
 
 
 class _Open(Protocol):
-    """The signature of :meth:`kjbod.wire.client.Connection.open`, so that a simulation can give its own."""
+    """Signature of :meth:`kjbod.wire.client.Connection.open`, so that a simulation can replace it."""
 
     async def __call__(
         self, host: str, port: int, *, client_id: str, clock: Clock, connect_timeout_ms: int
@@ -53,33 +53,33 @@ class _Open(Protocol):
 
 
 class MetadataFollower:
-    """Follows the metadata log of a cluster, from its start or from where an earlier process had come, in memory.
+    """Follower of a cluster's metadata log, in memory, from its start or from the position of an earlier process.
 
-    The callbacks are plain functions and are called in the order of the log, never at the same time; an exception of
-    theirs ends :meth:`run`.
+    The callbacks are plain functions, called in the order of the log and never at the same time. An exception of a
+    callback ends :meth:`run`.
 
     Args:
         bootstrap_servers: ``controller.quorum.bootstrap.servers``, or the addresses of ``controller.quorum.voters``.
-        client_id: the node id as Kafka's brokers give it.
-        clock: for deadlines.
-        rng: chooses servers, and jitter.
-        on_committed: records below the high watermark, and how far they reach.
-        on_snapshot: a snapshot, which replaces everything that was handed over before.
-        wanted: records of a snapshot that are handed over, where it is not all of them: the others cost no memory.
-        on_leader: the leader, None while there is none; also tells the heartbeat channel where to go.
-        on_set_back: the controllers know only leader epochs before that which was followed, and why that is thought;
-            None: that has ended.
+        client_id: client id: the node id, as Kafka's brokers send it.
+        clock: clock for deadlines.
+        rng: random choice of servers, and jitter.
+        on_committed: gets records below the high watermark.
+        on_snapshot: gets a snapshot, which replaces everything that was delivered before.
+        wanted: records of a snapshot to deliver, if not all: other records use no memory.
+        on_leader: gets the leader, None while unknown; the heartbeat channel uses it as its target.
+        on_set_back: gets the evidence that the controllers know only leader epochs before the followed one; None: no
+            longer.
         cluster_id: a controller of another cluster is refused; None: not checked.
         replica_id: the broker's id, -1 for a plain reader.
         directory_id: ``directory.id`` of the metadata directory of that broker.
         voters: addresses by node id, from ``controller.quorum.voters``.
-        max_wait_ms: how long the leader may park a fetch.
+        max_wait_ms: time that the leader may hold a fetch.
         quorum: time limits and sizes.
-        setup: how long a connection may take to open.
+        setup: time limits to open a connection.
         connect: opens a connection.
-        kept: what an earlier process had applied; None: nothing is known.
-        on_confirmed: the leader has it too, and what comes next follows it; not called where it has not.
-        on_downloaded: the bytes of a snapshot that was handed over, of a history that is not known to have parted.
+        kept: log that an earlier process had applied; None: no such log.
+        on_confirmed: called when the leader has the stored log too, so that the next records continue it.
+        on_downloaded: gets the bytes of a delivered snapshot whose history is not known to have parted.
     """
 
     def __init__(
@@ -133,44 +133,45 @@ class MetadataFollower:
         self._connected_to: Address | None = None
         self._problem: str | None = None
         self.current_ms: int | None = None
-        """Monotonic milliseconds at which the last fetch was sent whose answer left nothing to be applied: everything
-        that was committed then has been handed over. None: there was none."""
+        """Monotonic milliseconds at which the last fetch was sent whose answer left nothing to apply: everything
+        committed by then was delivered. None: no such fetch yet."""
         self.refusals: dict[Address, str] = {}
-        """Servers that speak another protocol, lack an API or a version, or do not believe us, with the last reason."""
+        """Servers that speak another protocol, lack an API or a version, or do not trust us, with the last reason."""
 
     @property
     def leader(self) -> Leader | None:
-        """The active controller as far as known; it may have died since."""
+        """The active controller as far as known; it may be dead by now."""
         return self._machine.leader
 
     @property
     def problem(self) -> str | None:
-        """Reason for which the last exchange brought nothing; None when it did, and before the first one has ended."""
+        """Reason why the last exchange brought nothing; None if it succeeded, and before the first exchange has
+        ended."""
         return self._machine.problem
 
     @property
     def failing_since_ms(self) -> int | None:
-        """Monotonic milliseconds at which it began that no exchange brought anything; None: the last one did."""
+        """Monotonic milliseconds of the first failed exchange in a row; None: the last exchange succeeded."""
         return self._machine.failing_since_ms
 
     @property
     def answered_ms(self) -> int | None:
-        """Monotonic milliseconds at which the leader last answered well; None: it never has."""
+        """Monotonic milliseconds of the leader's last successful answer; None: none yet."""
         return self._machine.answered_ms
 
     @property
     def denied(self) -> bool:
-        """Whether the last answer was that who asks may not read."""
+        """Whether the last answer refused permission to read."""
         return self._machine.denied
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which everything is committed, -1 while unknown."""
+        """The offset below which everything is committed; -1 while unknown."""
         return self._machine.high_watermark
 
     @property
     def applied_offset(self) -> int:
-        """The first offset that was not handed over; equal to :attr:`high_watermark` when caught up."""
+        """The first offset that was not delivered; equal to :attr:`high_watermark` when caught up."""
         return self._machine.applied_offset
 
     async def run(self) -> None:
@@ -193,7 +194,7 @@ class MetadataFollower:
                     effects = self._machine.on_failure(str(error), self._clock.monotonic_ms())
                 self._report()
                 await self._deliver_all(effects)
-                del effects  # or a snapshot, of hundreds of thousands of records, stays until the next answer
+                del effects  # otherwise a large snapshot stays in memory until the next answer
         finally:
             await self._disconnect()
 
@@ -204,7 +205,7 @@ class MetadataFollower:
                 del self.refusals[next(iter(self.refusals))]
 
     async def _deliver_all(self, effects: list[Effect]) -> None:
-        """Hand over what came of an answer; of a function of its own, so that nothing of it is kept."""
+        """Deliver the effects of an answer, in a function of its own so that no reference to them remains."""
         for effect in effects:
             if isinstance(effect, Downloaded):
                 for loaded in await self._load(effect):
@@ -219,7 +220,7 @@ class MetadataFollower:
                 self._deliver(effect)
 
     async def _exchange(self) -> list[Effect]:
-        """A request and its answer."""
+        """Send a request and return the effects of its answer."""
         machine = self._machine
         connection = await self._connection_to(machine.address)
         request = machine.request(connection.version_of(ApiKey.FETCH))
@@ -235,7 +236,7 @@ class MetadataFollower:
         return effects
 
     async def _load(self, downloaded: Downloaded) -> list[Effect]:
-        """Decode a snapshot a few milliseconds at a time, so that heartbeats go on meanwhile."""
+        """Decode a snapshot a few milliseconds at a time, so that heartbeats continue."""
         steps = decode_in_steps(downloaded.data, downloaded.id.file_name, self._wanted, observed=True)
         try:
             while True:
@@ -264,7 +265,8 @@ class MetadataFollower:
                     port,
                     client_id=self._client_id,
                     clock=self._clock,
-                    # Sooner than a request that waits for a leader gives up: it is to say why there is none.
+                    # Earlier than the time limit of a request that waits for a leader, so that it can report the
+                    # reason.
                     connect_timeout_ms=min(setup_ms, self._machine.patience_ms * 9 // 10),
                 )
             self._connected_to = address
@@ -278,7 +280,7 @@ class MetadataFollower:
                 await connection.close()
 
     def _report(self) -> None:
-        """A line when fetching stops to work, one when it works again: not one per attempt."""
+        """Log one line when fetching fails and one when it works again, not one per attempt."""
         problem = self._machine.problem
         if (problem is None) != (self._problem is None):
             if problem is not None:

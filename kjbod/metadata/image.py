@@ -1,14 +1,14 @@
-"""The metadata of a cluster as its log has it: registrations, topics, partitions, features, configurations.
+"""The cluster metadata according to the log: registrations, topics, partitions, features, configurations.
 
-One container serves the agent, the controller stub and the tools: :meth:`MetadataImage.replay` applies one record and
-says what it changed, with the registration before and after, so that whoever keeps an index or reacts to changes does
-not have to compare images. The values inside (:class:`BrokerRegistration`, :class:`PartitionRegistration`) are
-immutable; the container is not, since copying 100,000 partitions per record is not affordable. Take values out of it,
-never hold on to it across an await and expect it unchanged.
+The agent, the controller stub and the tools share one container. :meth:`MetadataImage.replay` applies one record and
+returns the change with the registration before and after, so that callers with an index need not compare images. The
+values inside (:class:`BrokerRegistration`, :class:`PartitionRegistration`) are immutable. The container is not, because
+copying 100,000 partitions per record is too slow. Take values out of the container; do not keep it across an await and
+expect it unchanged.
 
-Rules: ``ClusterControlManager``, ``ReplicationControlManager`` and ``PartitionRegistration`` of Kafka 4.3. A record
-that does not fit (an unknown broker, another epoch, an unknown topic, directories that do not match the replicas)
-raises :class:`ReplayError` and changes nothing: Kafka halts at such a record, since the log and the code disagree.
+Rules: ``ClusterControlManager``, ``ReplicationControlManager`` and ``PartitionRegistration`` of Kafka 4.3. An invalid
+record (an unknown broker, another epoch, an unknown topic, directories that do not match the replicas) raises
+:class:`ReplayError` and changes nothing. Kafka halts at such a record, because log and code disagree.
 
 Three rules that are easy to miss:
 
@@ -80,7 +80,7 @@ RECOVERING = 1
 
 
 class ReplayError(KjbodError):
-    """A metadata record contradicts the ones before it; the text says which record and why."""
+    """A metadata record contradicts the records before it; the text has the record and the reason."""
 
 
 class UnwritableMetadataError(KjbodError):
@@ -92,29 +92,30 @@ class UnwritableMetadataError(KjbodError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker as it registered itself (``BrokerRegistration``)."""
+    """A broker's registration (``BrokerRegistration``)."""
 
     id: int
     epoch: int
     incarnation_id: Uuid
     end_points: tuple[Endpoint, ...] = ()
     features: tuple[FeatureRange, ...] = ()
-    """By name: Kafka keeps them in a hash map, so their order in a record means nothing."""
+    """Features sorted by name: Kafka keeps them in a hash map, so their order in a record has no meaning."""
     rack: str | None = None
     fenced: bool = True
     in_controlled_shutdown: bool = False
     log_dirs: tuple[Uuid, ...] = ()
-    """Online directories in the order of :class:`~kjbod.ids.Uuid`; none: from before directories were recorded."""
+    """Online directories in the order of :class:`~kjbod.ids.Uuid`; empty: registered before directories were
+    recorded."""
     cordoned_log_dirs: tuple[Uuid, ...] | None = None
-    """None until the broker says which (KIP-1066)."""
+    """None until the broker reports them (KIP-1066)."""
     is_migrating_zk_broker: bool = False
     record_offset: int = dataclasses.field(default=-1, compare=False)
-    """Offset of the record that registered it last, -1 from a snapshot. A broker is caught up, and so may be unfenced,
-    when it has applied that offset (``ClusterControlManager.registerBrokerRecordOffset``)."""
+    """Offset of the record that last registered the broker; -1 from a snapshot. A broker that has applied this offset
+    is caught up, and so may be unfenced (``ClusterControlManager.registerBrokerRecordOffset``)."""
 
     @classmethod
     def of(cls, record: RegisterBrokerRecord, record_offset: int = -1) -> "BrokerRegistration":
-        """The registration that ``record`` describes."""
+        """Return the registration in ``record``."""
         return cls(
             id=record.broker_id,
             epoch=record.broker_epoch,
@@ -132,25 +133,26 @@ class BrokerRegistration:
 
     @property
     def active(self) -> bool:
-        """Whether the broker may lead: unfenced and not in controlled shutdown."""
+        """Return whether the broker may lead: unfenced and not in controlled shutdown."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online_dir(self, directory: Uuid) -> bool:
-        """Whether a replica of this broker that is assigned to ``directory`` is online (``DirectoryId.isOnline``)."""
+        """Return whether a replica of this broker in ``directory`` is online (``DirectoryId.isOnline``)."""
         return is_online(directory, self.log_dirs)
 
     def default_dir(self) -> Uuid:
-        """The directory that the controller gives a new replica: MIGRATING without directories, the directory where
-        there is one only, else UNASSIGNED: the broker chooses (``ClusterControlManager.defaultDir``)."""
+        """Return the directory that the controller assigns to a new replica (``ClusterControlManager.defaultDir``).
+        MIGRATING if the broker has no directories, its directory if it has only one, else UNASSIGNED: the broker
+        chooses."""
         if not self.log_dirs:
             return MIGRATING
         return self.log_dirs[0] if len(self.log_dirs) == 1 else UNASSIGNED
 
     def merge(self, change: BrokerRegistrationChangeRecord) -> "BrokerRegistration":
-        """The registration after ``change``.
+        """Return the registration after ``change``.
 
         Raises:
-            ReplayError: another epoch, or a value that has no meaning.
+            ReplayError: another epoch, or an invalid value.
         """
         _require_epoch(self, change.broker_epoch, "BrokerRegistrationChangeRecord")
         if change.fenced not in (-1, 0, 1):
@@ -169,7 +171,7 @@ class BrokerRegistration:
         )
 
     def to_record(self, metadata_version: int = versions.LATEST) -> RegisterBrokerRecord:
-        """The record of a snapshot at ``metadata_version``.
+        """Return the record of a snapshot at ``metadata_version``.
 
         Raises:
             UnwritableMetadataError: that level cannot hold the directories.
@@ -196,15 +198,15 @@ class BrokerRegistration:
 
 @functools.lru_cache(maxsize=4096)
 def _shared(values: tuple[T, ...]) -> tuple[T, ...]:
-    """The tuple that all equal ones share: few sets of brokers and directories serve very many partitions."""
+    """Return a shared tuple for equal tuples: few sets of brokers and directories serve very many partitions."""
     return values
 
 
 class PartitionRegistration(Struct, frozen=True, kw_only=True):
     """A partition (``PartitionRegistration``). ``directories`` runs parallel to ``replicas``.
 
-    It does not say which partition it is, so that one value serves all that are alike: :meth:`of` and :meth:`merge`
-    give the same object again where they can.
+    The value does not contain the partition's id, so that one value serves all equal partitions: :meth:`of` and
+    :meth:`merge` return the same object where they can.
     """
 
     replicas: tuple[int, ...]
@@ -213,7 +215,7 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
     removing_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
     leader: int
-    """-1: none."""
+    """-1: no leader."""
     leader_recovery_state: int = RECOVERED
     leader_epoch: int
     partition_epoch: int
@@ -222,7 +224,7 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: PartitionRecord) -> "PartitionRegistration":
-        """The partition that ``record`` describes.
+        """Return the partition in ``record``.
 
         Raises:
             ReplayError: the directories do not match the replicas, or the recovery state is unknown.
@@ -251,7 +253,7 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
         )
 
     def directory(self, broker_id: int) -> Uuid:
-        """The directory that the replica on ``broker_id`` is assigned to.
+        """Return the directory to which the replica on ``broker_id`` is assigned.
 
         Raises:
             KeyError: the broker is not a replica.
@@ -262,7 +264,7 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
             raise KeyError(broker_id) from None
 
     def at(self, leader_epoch: int, partition_epoch: int) -> "PartitionRegistration":
-        """A registration of this shape with other epochs."""
+        """Return a registration like this one with other epochs."""
         return PartitionRegistration(
             replicas=self.replicas,
             directories=self.directories,
@@ -278,7 +280,7 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
         )
 
     def merge(self, change: PartitionChangeRecord) -> "PartitionRegistration":
-        """The partition after ``change``: partition epoch + 1; leader epoch + 1 where a leader is given.
+        """Return the partition after ``change``: partition epoch + 1, and leader epoch + 1 if a leader is given.
 
         Raises:
             ReplayError: the directories do not match the replicas, or the recovery state is unknown.
@@ -288,7 +290,7 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
         if known is None or known[0] is not self:
             if len(_merged) >= ALIKE_MAX:
                 _merged.clear()
-            # With `self`, or its id could become that of another.
+            # Keep `self` alive: otherwise another object could get its id.
             known = _merged[key] = (self, self._merge(change))
         return known[1]
 
@@ -299,7 +301,7 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
         elif len(replicas) == len(self.directories):
             directories = self.directories
         elif all(directory == MIGRATING for directory in self.directories):
-            # Below metadata.version 17 no record has directories, also not one that changes the replicas.
+            # Below metadata.version 17 no record has directories, not even a record that changes the replicas.
             directories = _directories((), len(replicas), change)
         else:
             raise ReplayError(f"{_partition(change)} gets {len(replicas)} replicas and no directories for them")
@@ -320,7 +322,7 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
         )
 
     def to_record(self, topic_id: Uuid, partition_id: int, metadata_version: int = versions.LATEST) -> PartitionRecord:
-        """The record of a snapshot at ``metadata_version``.
+        """Return the record of a snapshot at ``metadata_version``.
 
         Raises:
             UnwritableMetadataError: that level cannot hold the directories.
@@ -352,18 +354,18 @@ class PartitionRegistration(Struct, frozen=True, kw_only=True):
 
 
 ALIKE_MAX = 16_384
-"""How many registrations that were made from a record, and from a change, are kept to be given again."""
+"""Maximum cached registrations made from a record, and from a change."""
 
 _TAIL_OF_PARTITION = TAIL_OF[PartitionRecord]
 _TAIL_OF_CHANGE = TAIL_OF[PartitionChangeRecord]
-# Caches of pure functions: what one thread forgets while another asks is only made anew.
+# Caches of pure functions: an entry that one thread drops is only made anew.
 _created: dict[tuple[Any, ...], PartitionRegistration] = {}
 _merged: dict[tuple[int, tuple[Any, ...]], tuple[PartitionRegistration, PartitionRegistration]] = {}
 
 shape_of: Callable[[PartitionRegistration], tuple[Any, ...]] = attrgetter(
     *(name for name in PartitionRegistration.__struct_fields__ if name not in ("leader_epoch", "partition_epoch"))
 )
-"""All of a partition but its epochs: what elections depend on."""
+"""All of a partition except its epochs: the input of elections."""
 
 
 def _require_epoch(broker: BrokerRegistration, epoch: int, record: str) -> None:
@@ -388,7 +390,8 @@ def _recovery_state(state: int, record: PartitionRecord | PartitionChangeRecord)
 def _directories(
     given: tuple[Uuid, ...], replicas: int, record: PartitionRecord | PartitionChangeRecord
 ) -> tuple[Uuid, ...]:
-    """A directory per replica; none at all means MIGRATING (``PartitionRegistration.defaultToMigrating``)."""
+    """Return a directory per replica; without directories, MIGRATING for each
+    (``PartitionRegistration.defaultToMigrating``)."""
     if not given:
         return (MIGRATING,) * replicas
     if len(given) != replicas:
@@ -422,7 +425,7 @@ class TopicCreated(Struct, frozen=True):
 
 
 class TopicDeleted(Struct, frozen=True):
-    """A topic was deleted; ``topic`` still has its partitions as they were."""
+    """A topic was deleted; ``topic`` still has its partitions."""
 
     topic: Topic
 
@@ -438,13 +441,13 @@ class PartitionChange(NamedTuple):
 
 
 class ElrCleared(Struct, frozen=True):
-    """The eligible leader replicas of one topic or of all were cleared; only partitions that had some."""
+    """The eligible leader replicas of one topic or of all topics were cleared; lists only partitions that had some."""
 
     partitions: tuple[PartitionChange, ...]
 
 
 class FeatureChange(Struct, frozen=True):
-    """A finalized feature level; 0 is none."""
+    """A finalized feature level; 0: removed."""
 
     name: str
     old: int
@@ -452,7 +455,7 @@ class FeatureChange(Struct, frozen=True):
 
 
 class ConfigChange(Struct, frozen=True):
-    """A configuration value; None is unset."""
+    """A configuration value; None: unset."""
 
     resource_type: int
     resource_name: str
@@ -462,7 +465,7 @@ class ConfigChange(Struct, frozen=True):
 
 
 class OtherChange(Struct, frozen=True):
-    """Something that kjbod keeps and does not act on: quotas, ACLs, credentials, tokens, controllers, producer ids."""
+    """A change that kjbod stores but does not act on: quotas, ACLs, credentials, tokens, controllers, producer ids."""
 
     record: Record
 
@@ -477,7 +480,7 @@ Change: TypeAlias = (
     | ConfigChange
     | OtherChange
 )
-"""What one record did to an image."""
+"""Change of an image by one record."""
 
 ConfigResource: TypeAlias = tuple[int, str]
 """Resource type and name."""
@@ -494,7 +497,7 @@ class MetadataImage:
     """
 
     features: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Finalized levels, metadata.version included, kraft.version not."""
+    """Finalized levels, including metadata.version but not kraft.version."""
     brokers: dict[int, BrokerRegistration] = dataclasses.field(default_factory=dict)
     controllers: dict[int, RegisterControllerRecord] = dataclasses.field(default_factory=dict)
     topics: dict[Uuid, Topic] = dataclasses.field(default_factory=dict)
@@ -503,28 +506,28 @@ class MetadataImage:
     quotas: dict[tuple[QuotaEntity, ...], dict[str, float]] = dataclasses.field(default_factory=dict)
     """Limits by entity; the parts of an entity are sorted by type."""
     next_producer_id: int = 0
-    """0: no block was handed out yet."""
+    """0: no block was assigned yet."""
     acls: dict[Uuid, AccessControlEntryRecord] = dataclasses.field(default_factory=dict)
     scram: dict[tuple[int, str], UserScramCredentialRecord] = dataclasses.field(default_factory=dict)
     """Credentials by mechanism and user."""
     delegation_tokens: dict[str, DelegationTokenRecord] = dataclasses.field(default_factory=dict)
     directory_owners: dict[Uuid, int] = dataclasses.field(default_factory=dict)
-    """The broker that each registered online directory belongs to."""
+    """The broker of each registered online directory."""
     offset: int = dataclasses.field(default=-1, compare=False)
-    """Offset of the last record applied, -1: none. What a heartbeat reports."""
+    """Offset of the last applied record, -1: none. Heartbeats report it."""
     epoch: int = dataclasses.field(default=0, compare=False)
-    """Leader epoch of the last record applied."""
+    """Leader epoch of the last applied record."""
     newer: Newer = dataclasses.field(default_factory=Newer, compare=False)
-    """Records that were not understood in full. Once they make the image incomplete, a record that contradicts the ones
-    before it is skipped: the missing one may be what it follows."""
+    """Records that were not understood in full. Once they make the image incomplete, a record that contradicts earlier
+    ones is skipped: it may follow from a missing record."""
 
     @property
     def metadata_version(self) -> int:
-        """The finalized metadata.version; the oldest that Kafka 4.x runs while no record has set it."""
+        """The finalized metadata.version; while no record has set it, the oldest that Kafka 4.x supports."""
         return self.features.get(versions.METADATA_VERSION, versions.MINIMUM)
 
     def partition(self, topic_id: Uuid, partition: int) -> PartitionRegistration | None:
-        """A partition, None where there is no such topic or partition."""
+        """Return a partition; None if the topic or partition does not exist."""
         topic = self.topics.get(topic_id)
         return None if topic is None else topic.partitions.get(partition)
 
@@ -538,20 +541,21 @@ class MetadataImage:
         return UNASSIGNED if broker is None else broker.default_dir()
 
     def has_online_dir(self, broker_id: int, directory: Uuid) -> bool:
-        """Whether a replica on ``broker_id`` assigned to ``directory`` is online; no on an unknown broker."""
+        """Return whether a replica on ``broker_id`` in ``directory`` is online; False for an unknown broker."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.has_online_dir(directory)
 
     def replay(self, record: Record, offset: int = -1) -> Change | None:
         """Apply one record; ``offset`` is its place in the log, -1 in a snapshot.
 
-        Moves :attr:`offset` when one is given. Transactions are not looked at: that is what :class:`Replayer` is for.
+        Moves :attr:`offset` if one is given. Ignores transactions: :class:`Replayer` handles them.
 
         Returns:
             What changed, None for a record that changes nothing (NoOp, transaction marks).
 
         Raises:
-            ReplayError: the record contradicts the ones before it; nothing changed. Not where the image is incomplete.
+            ReplayError: the record contradicts the records before it; nothing changed. Not raised for an incomplete
+                image.
         """
         if type(record) is UnknownRecord:
             self.newer.note(record)
@@ -574,8 +578,8 @@ class MetadataImage:
             return None
 
     def to_records(self, metadata_version: int | None = None) -> Iterator[Record]:
-        """The records of a snapshot, in the order of Kafka's image writer; ``metadata_version`` defaults to the
-        finalized one. To be encoded in the versions of :func:`kjbod.metadata.versions.record_version`.
+        """Yield the records of a snapshot, in the order of Kafka's image writer; ``metadata_version`` defaults to the
+        finalized one. Encode them in the versions of :func:`kjbod.metadata.versions.record_version`.
 
         Raises:
             UnwritableMetadataError: that level cannot hold what the image has.
@@ -662,7 +666,7 @@ class MetadataImage:
         return OtherChange(record)
 
     def _unregister_controller(self, record: UnregisterControllerRecord, offset: int) -> Change:
-        self.controllers.pop(record.controller_id, None)  # of one that is not there: nothing, as in ``ClusterDelta``
+        self.controllers.pop(record.controller_id, None)  # an unknown controller is ignored, as in ``ClusterDelta``
         return OtherChange(record)
 
     def _create_topic(self, record: TopicRecord, offset: int) -> Change:
@@ -807,7 +811,7 @@ _APPLY: Mapping[type[Record], Callable[[MetadataImage, Any, int], Change | None]
 
 
 def shallow_copy(image: MetadataImage) -> MetadataImage:
-    """An image that stays as it is now; the values in it are shared."""
+    """Return an image that does not change; its values are shared."""
     copies = {field.name: getattr(image, field.name) for field in dataclasses.fields(image)}
     copies = {name: dict(value) if isinstance(value, dict) else value for name, value in copies.items()}
     copies["topics"] = {
@@ -819,10 +823,10 @@ def shallow_copy(image: MetadataImage) -> MetadataImage:
 
 
 def image_of(records: Iterable[Record], *, offset: int = -1, epoch: int = 0) -> MetadataImage:
-    """The image that a snapshot's records describe; ``offset`` is that of the last record the snapshot contains.
+    """Return the image from a snapshot's records; ``offset`` is that of the last record in the snapshot.
 
     Raises:
-        ReplayError: a record contradicts the ones before it.
+        ReplayError: a record contradicts the records before it.
     """
     image = MetadataImage()
     for record in records:
@@ -832,8 +836,8 @@ def image_of(records: Iterable[Record], *, offset: int = -1, epoch: int = 0) -> 
 
 
 def changes_between(old: MetadataImage, new: MetadataImage) -> Iterator[Change]:
-    """Changes of a snapshot against the image that it replaces: brokers, topics, partitions and features, in an order
-    that a replay could have had. A partition that only the old image has vanishes with its topic."""
+    """Yield the changes of a snapshot against the image that it replaces: brokers, topics, partitions and features, in
+    an order that a replay could have had. A partition that only the old image has is deleted with its topic."""
     for name in sorted(old.features.keys() | new.features.keys()):
         before, after = old.features.get(name, 0), new.features.get(name, 0)
         if before != after:
@@ -855,9 +859,9 @@ def changes_between(old: MetadataImage, new: MetadataImage) -> Iterator[Change]:
 
 
 def same_controller(old: MetadataImage, new: MetadataImage) -> bool:
-    """Whether a controller process that ``old`` knows is still the one that ``new`` has under its id: since it
-    registered no log was lost or set back under it, so the history of ``new`` contains that of ``old``. False proves
-    nothing: each process registers anew, under an incarnation id of its own (KIP-919)."""
+    """Return whether a controller process in ``old`` is still registered under the same id in ``new``. If so, no log
+    was lost or set back since, and the history of ``new`` contains that of ``old``. False proves nothing: each process
+    registers anew with its own incarnation id (KIP-919)."""
     return any(
         (now := new.controllers.get(number)) is not None and now.incarnation_id == was.incarnation_id
         for number, was in old.controllers.items()
@@ -871,7 +875,7 @@ _TRANSACTION_RECORDS = tuple(TRANSACTION_MARKERS.values())
 
 
 class Replayer(Struct):
-    """Feeds an image from the log, and holds back the records of a transaction until its end (KIP-868).
+    """Applies log records to an image, and holds back the records of a transaction until its end (KIP-868).
 
     ``image.offset`` stays at the last record before a transaction while that is open.
     """
@@ -881,7 +885,8 @@ class Replayer(Struct):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun and not ended. After the log's end: it must be aborted."""
+        """Return whether a transaction has begun and not ended. At the log's end, such a transaction must be
+        aborted."""
         return self._pending is not None
 
     def replay(self, offset: int, epoch: int, record: Record) -> Sequence[Change]:
@@ -891,7 +896,7 @@ class Replayer(Struct):
             What changed, in order: nothing inside a transaction, all of it at its end.
 
         Raises:
-            ReplayError: the record contradicts the ones before it.
+            ReplayError: the record contradicts the records before it.
         """
         if isinstance(record, UnknownRecord) and isinstance(record.known, _TRANSACTION_RECORDS):
             self.image.newer.note(record)
@@ -905,7 +910,7 @@ class Replayer(Struct):
                 raise ReplayError(f"{type(record).__name__} at offset {offset} without a transaction")
             return ()
         if isinstance(record, BeginTransactionRecord):
-            if self.image.newer.incomplete:  # its end was not understood
+            if self.image.newer.incomplete:  # the end of the transaction was not understood
                 self._pending = []
                 return ()
             raise ReplayError(f"BeginTransactionRecord at offset {offset} inside a transaction")
@@ -917,7 +922,7 @@ class Replayer(Struct):
         return self._apply([*held, ended] if isinstance(record, EndTransactionRecord) else [ended])
 
     def skip(self, offset: int, epoch: int) -> None:
-        """Move past a control record, which does not touch the image."""
+        """Move past a control record, which does not change the image."""
         if self._pending is None:
             self.image.offset, self.image.epoch = offset, epoch
 

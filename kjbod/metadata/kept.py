@@ -1,5 +1,5 @@
-"""End of a metadata log that was applied, as it is known again: offsets and epochs alone do not tell one history from
-another (:mod:`kjbod.metadata.fetching`)."""
+"""Identity of the end of an applied metadata log. Offsets and epochs alone do not distinguish two histories
+(:mod:`kjbod.metadata.fetching`)."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ from kjbod.metadata.batches import RecordBatch
 
 
 class Tail(Struct, frozen=True):
-    """The last batch that was handed over, to know it again: its checksum covers records and timestamps."""
+    """The last delivered batch, with a checksum of its records and timestamps to recognize it."""
 
     base_offset: int
     last_offset: int
@@ -16,22 +16,22 @@ class Tail(Struct, frozen=True):
 
     @classmethod
     def of(cls, batch: RecordBatch) -> "Tail":
-        """Tail of a log that ends with ``batch``."""
+        """Return the tail of a log that ends with ``batch``."""
         return cls(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc)
 
 
 class Kept(Struct, frozen=True):
-    """The log as an earlier process had it: how far it was applied, and by what that is known again."""
+    """Applied log of an earlier process: its end, and the batches that identify it."""
 
     tail: Tail
-    """Its last batch. A log that ends with a snapshot has none, and is not kept: nothing could be compared."""
+    """Last batch. A log that ends with a snapshot has none and is not stored, because nothing could be compared."""
     epochs: tuple[tuple[int, int], ...]
     """Leader epochs and their first offsets, ascending; the last one is the tail's."""
     committed: Tail | None = None
-    """Last batch that is known to have been below a high watermark. What a real broker fetched behind it may have been
-    lost in an election. None: nothing is known to have been."""
+    """Last batch known to be below a high watermark. Later batches that a Kafka broker fetched may be lost in an
+    election. None: no batch is known as committed."""
 
     @property
     def end_offset(self) -> int:
-        """The first offset that it lacks."""
+        """Return the first offset after the log."""
         return self.tail.last_offset + 1

@@ -1,11 +1,11 @@
-"""A metadata image in a form that is read again quickly: what an agent knew, for its next start.
+"""Store a metadata image in a form that loads quickly: an agent's metadata for its next start.
 
-A snapshot in Kafka's format says everything about each partition in a record of its own, and to decode and replay
-200,000 of these is most of what a start costs. Here equal tuples of brokers and directories stand once, and partitions
-are columns of numbers. It is a cache beside Kafka's files, read by nobody but kjbod, and may be lost.
+A snapshot in Kafka's format has one record per partition. Decoding and replaying 200,000 of these is most of the time
+of a start. In this format equal tuples of brokers and directories are stored once, and partitions are columns of
+numbers. The file is a cache beside Kafka's files, only kjbod reads it, and its loss does no harm.
 
-Lines of JSON, so that it is read and written a few milliseconds at a time: a header with the checksum of all that
-follows, and one of its own; then tables and what refers to them, in this order::
+The format is lines of JSON, so that it can be read and written a few milliseconds at a time. First a header with the
+checksum of the other lines, and one of its own; then tables and the lines that refer to them, in this order::
 
     {"t": [[1, 2, 3], ...]}                     tuples of brokers
     {"d": ["<directory ids>", ...]}             tuples of directory ids
@@ -13,7 +13,7 @@ follows, and one of its own; then tables and what refers to them, in this order:
     {"p": [["<topic>", "<id>", numbers, shapes, leader epochs, partition epochs], ...]}       topics
     {"r": ["<record>", ...]}                    everything else, as records of the log
 
-Checksum, cluster and node are looked at before anything is believed.
+Checksum, cluster and node are checked before any data is used.
 """
 
 import base64
@@ -36,17 +36,17 @@ from kjbod.wire.crc32c import crc32c
 
 FORMAT: Final = 2
 PER_LINE: Final = 2_000
-"""Partitions, or entries of a table, in a line: a few milliseconds to read."""
+"""Partitions, or table entries, per line: a line takes a few milliseconds to read."""
 _RECORDS_PER_LINE: Final = 200
 _ID_BYTES: Final = 16
 
 
 class KeptImageError(KjbodError):
-    """A kept image cannot be used; the text says why."""
+    """A stored image cannot be used; the text has the reason."""
 
 
 class KeptHeader(Struct, frozen=True, kw_only=True):
-    """Cluster and node of an image, and how far it reaches."""
+    """Cluster and node of an image, and its end in the log."""
 
     cluster_id: str
     node_id: int
@@ -58,7 +58,7 @@ class KeptHeader(Struct, frozen=True, kw_only=True):
 
 
 def encode_kept_image(image: MetadataImage, header: KeptHeader) -> bytes:
-    """The file's content, of an image that is as the log was at the end of ``header.kept``."""
+    """Return the file's content for an image at the end of ``header.kept``."""
     lines = [_line(part) for part in _parts(image)]
     body = b"".join(lines)
     tail = header.kept.tail
@@ -81,7 +81,7 @@ def _line(value: object) -> bytes:
 
 
 class _Table:
-    """Values that are written once, each by its number."""
+    """Table of values that are each written once and referred to by number."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -134,7 +134,8 @@ def _shape(shape: tuple[Any, ...], brokers: _Table, directories: _Table) -> list
 
 
 def _other_records(image: MetadataImage) -> Iterator[bytes]:
-    """All but topics, partitions and features, at the newest level: which the image's own level is no part of."""
+    """Yield everything except topics, partitions and features as records of the newest level, whatever level the image
+    has."""
     rest = dataclasses.replace(image, topics={}, topic_ids={})
     for record in rest.to_records(versions.LATEST):
         if not isinstance(record, FeatureLevelRecord):
@@ -149,10 +150,10 @@ def _text(data: bytes) -> str:
 
 
 def read_header(line: bytes, *, cluster_id: str, node_id: int) -> KeptHeader:
-    """The header of a kept image, of its first line.
+    """Return the header of a stored image from its first line.
 
     Raises:
-        KeptImageError: it is none, or of another format, cluster or node.
+        KeptImageError: the line is no header, or is for another format, cluster or node.
     """
     return _header(_document(line), cluster_id, node_id)
 
@@ -188,10 +189,10 @@ def _header(head: dict[str, Any], cluster_id: str, node_id: int) -> KeptHeader:
 
 
 def decode_in_steps(data: bytes, *, cluster_id: str, node_id: int) -> Generator[None, None, MetadataImage]:
-    """The image of a kept image's bytes, with a pause every few milliseconds, for an event loop.
+    """Decode a stored image, with a pause every few milliseconds for the event loop.
 
     Raises:
-        KeptImageError: it is damaged, or of another format, cluster or node.
+        KeptImageError: the image is damaged, or of another format, cluster or node.
     """
     first, _, body = data.partition(b"\n")
     head = _document(first)
@@ -216,7 +217,7 @@ def decode_in_steps(data: bytes, *, cluster_id: str, node_id: int) -> Generator[
 
 
 class _Reader:
-    """The tables so far, and the image that is made of them."""
+    """The tables read so far, and the image that is built from them."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -227,7 +228,7 @@ class _Reader:
         self._alike: dict[tuple[int, int, int], PartitionRegistration] = {}
 
     def take(self, part: dict[str, Any]) -> None:
-        """A line."""
+        """Process a line."""
         ((kind, values),) = part.items()
         if kind == "t":
             self._brokers += map(tuple, values)

@@ -1,6 +1,5 @@
-"""Metadata of a running cluster, read as an observer reads it and kept up to date from a thread of its own, for
-programs that have no event loop: the metadata shell, and the dump of a live controller.
-"""
+"""Metadata of a running cluster, read as an observer and kept up to date by a separate thread. For programs without an
+event loop: the metadata shell, and the dump of a live controller."""
 
 import asyncio
 import contextlib
@@ -26,9 +25,9 @@ from kjbod.wire.codec import MalformedMessageError
 
 CLIENT_ID = "kjbod-metadata"
 CATCH_UP_TIMEOUT_S = 30.0
-"""How long the first reading may take before it is given up."""
+"""Time limit of the first reading."""
 TOLD_AFTER_S = 1.0
-"""How long a person waits before it is said what for."""
+"""Time after which a waiting user is told the reason."""
 _POLL_S = 0.02
 _NO_CONTROLLER = "UNKNOWN_TOPIC_ID"
 """A broker's answer to a fetch of the metadata log (seen on 4.3.1)."""
@@ -41,9 +40,9 @@ class Observer:
 
     Args:
         servers: addresses of controllers.
-        deliver: gets what is committed, in order, in the observer's thread.
-        say: gets a line for whoever waits, once, when nothing comes.
-        security: of the connections.
+        deliver: gets committed records, in order, in the observer's thread.
+        say: gets one line for the waiting user if nothing arrives.
+        security: security of the connections.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Observer:
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which all is committed, -1 while unknown."""
+        """The offset below which everything is committed; -1 while unknown."""
         return self._follower.high_watermark
 
     @property
@@ -103,10 +102,10 @@ class Observer:
         return self._follower.applied_offset
 
     def check(self) -> None:
-        """Raises what ended the observer, if anything did.
+        """Raise the error that ended the observer, if any.
 
         Raises:
-            KjbodError: it cannot go on; one line, or one for each server where none of them is a controller.
+            KjbodError: the observer cannot continue; one line, or one per server if none of them is a controller.
         """
         refusals = dict(self._follower.refusals)
         if refusals.keys() >= set(self._servers):
@@ -117,10 +116,10 @@ class Observer:
             raise KjbodError(f"cannot read the metadata of {self._addresses()}: {self._ended}")
 
     def catch_up(self, done: Callable[[], bool]) -> None:
-        """Wait until ``done``.
+        """Wait until ``done`` returns true.
 
         Raises:
-            KjbodError: it takes too long, or the observer ended, or may not read.
+            KjbodError: the wait takes too long, the observer ended, or it has no permission to read.
         """
         clock = SystemClock()
         begun_ms = clock.monotonic_ms()
@@ -151,14 +150,14 @@ class Observer:
 
 
 def explained(problem: str) -> str:
-    """The reason for which fetching brings nothing, with what to do where that is known."""
+    """Return the reason why fetching fails, with the remedy if known."""
     hint = ": that is a broker's listener, give a controller's"
     return f"{problem}{hint if _NO_CONTROLLER in problem else ''}"
 
 
 class LiveImage:
-    """The image of a running cluster, always the newest one that is whole. Use as a context manager; ``say`` and
-    ``security`` as for :class:`Observer`."""
+    """The newest complete image of a running cluster. Use as a context manager; ``say`` and ``security`` as for
+    :class:`Observer`."""
 
     def __init__(
         self, servers: Sequence[Address], say: Callable[[str], None], security: Security = NO_SECURITY
@@ -201,7 +200,7 @@ class LiveImage:
             self._wall_ms = delivery.batches[-1].timestamp_ms
 
     def read(self, use: Callable[[Loaded], Any]) -> Any:
-        """Result of ``use`` on the image, which does not change meanwhile.
+        """Return the result of ``use`` on the image, which does not change during the call.
 
         Raises:
             KjbodError: the observer ended.
@@ -215,12 +214,12 @@ class LiveImage:
 def dump_live(
     servers: Sequence[Address], say: Callable[[str], None], security: Security = NO_SECURITY
 ) -> Iterator[dict[str, Any]]:
-    """As :func:`kjbod.metadata.reading.dump_source`, of a running cluster: what is committed when it is asked. Where
-    the controller has a snapshot, that comes first, without control records. ``say`` and ``security`` as for
+    """Dump a running cluster like :func:`kjbod.metadata.reading.dump_source`, with the records that are committed now.
+    If the controller has a snapshot, that comes first, without control records. ``say`` and ``security`` as for
     :class:`Observer`.
 
     Raises:
-        KjbodError: no controller answers, or it cannot be read.
+        KjbodError: no controller answers, or the controller refuses the read.
     """
     queue: SimpleQueue[Delivery] = SimpleQueue()
     with Observer(servers, queue.put, say, security) as observer:

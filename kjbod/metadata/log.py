@@ -1,11 +1,12 @@
-"""The metadata log of a controller that is alone in its quorum: append, sync, read.
+"""Metadata log of a controller that is alone in its quorum: append, sync, read.
 
-The event loop hands batches to one thread that writes and syncs; what small batches were handed over while the thread
-was busy go out as one batch, under one fsync (why one: :mod:`kjbod.metadata.log_files`). An append is done when it is
-durable, and only durable batches are read: the high watermark of a quorum of one is what is on its disk.
+The event loop passes batches to one thread that writes and syncs. Small batches that arrive while the thread is busy
+are written as one batch with one fsync (reason: :mod:`kjbod.metadata.log_files`). An append is done when it is durable,
+and readers get durable batches only: the high watermark of a quorum of one is the end of its data on the disk.
 
-The first write or fsync that fails ends the log: the state of the file is unknown, a second fsync may lie (the kernel
-drops the dirty pages of a failed one), so nothing is acknowledged any more, and recovery decides at the next start.
+The first failed write or fsync ends the log. The state of the file is unknown, and a second fsync may report success,
+because the kernel drops the dirty pages of a failed one. So nothing more is acknowledged, and recovery decides at the
+next start.
 """
 
 import asyncio
@@ -24,37 +25,37 @@ from kjbod.metadata.batches import RecordBatch, iter_batches, join_batches, read
 from kjbod.metadata.log_files import SEGMENT_BYTES, SEGMENT_MS, SegmentedLog, epochs_from, open_log
 
 TAIL_BYTES = 8 * 1024 * 1024
-"""How much of the log's end is kept in memory for readers that are close behind."""
+"""Bytes at the log's end that are kept in memory for readers close to the end."""
 _READ_BYTES = 1024 * 1024
 _JOIN_BYTES_MAX = 64 * 1024
-"""Appends that wait together are joined up to this size: below it an fsync costs more than packing records again."""
+"""Maximum size of appends that are joined: below it an fsync costs more than packing the records again."""
 
 _log = structlog.get_logger("kjbod.metadata.log")
 
 
 class OffsetOutOfRangeError(KjbodError):
-    """An offset below the log's start or above its end was asked for."""
+    """A requested offset is below the log's start or above its end."""
 
 
 class _Waiting(Struct):
-    """Batches on their way to the disk, and who waits for them."""
+    """Batches that wait to be written, and the future of their caller."""
 
     batches: list[RecordBatch]
     done: "asyncio.Future[int]"
     run: int
-    """Batches of two runs are not joined (:meth:`MetadataLog.mark`)."""
+    """Number of the run. Batches of different runs are not joined (:meth:`MetadataLog.mark`)."""
 
 
 class MetadataLog:
     """An open log. Use on one event loop; :meth:`open` and :meth:`close` it.
 
-    All methods but :meth:`append`, :meth:`read` and :meth:`close` answer at once.
+    All methods except :meth:`append`, :meth:`read` and :meth:`close` return at once.
     """
 
     def __init__(self, files: SegmentedLog, writer: ThreadPoolExecutor, tail_bytes: int, start_epoch: int = 0) -> None:
         self._files = files
         self._writer = writer
-        # Reads have their own thread: a slow disk must not keep readers of old batches behind an fsync queue.
+        # Reads have their own thread: otherwise readers of old batches would wait behind fsyncs of a slow disk.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="metadata-log-read")
         self._waiting: list[_Waiting] = []
         self._writing = False
@@ -86,19 +87,20 @@ class MetadataLog:
         tail_bytes: int = TAIL_BYTES,
         repair: bool = True,
     ) -> "MetadataLog":
-        """Open and recover the log in ``directory``, a ``__cluster_metadata-0`` that is created where it is missing.
+        """Open and recover the log in ``directory``, a ``__cluster_metadata-0`` that is created if it is missing.
 
         Args:
-            directory: its parent must exist.
+            directory: directory of the log; its parent must exist.
             segment_bytes: ``metadata.log.segment.bytes``.
             segment_ms: ``metadata.log.segment.ms``.
-            start_offset: where a log that has no segment yet starts: the end of the newest snapshot, else 0.
+            start_offset: start of a log without a segment: the end of the newest snapshot, else 0.
             start_epoch: the epoch of that snapshot.
-            tail_bytes: how much of the end is kept in memory.
-            repair: no: only read what is there, until :meth:`repair`.
+            tail_bytes: bytes at the end that are kept in memory.
+            repair: False: only read until :meth:`repair` is called.
 
         Raises:
-            LogCorruptError: something else than the tail does not check; names file and position. Nothing was changed.
+            LogCorruptError: a batch other than the tail fails a check; the text has file and position. Nothing was
+                changed.
             StorageError: the directory or a file cannot be used.
         """
         writer = ThreadPoolExecutor(1, thread_name_prefix="metadata-log-write")
@@ -128,7 +130,7 @@ class MetadataLog:
         return cls(files, writer, tail_bytes, start_epoch)
 
     async def repair(self) -> None:
-        """Cut the torn tail and rebuild what is derived, where :meth:`open` was told to wait with it.
+        """Cut the torn tail and rebuild derived files, if :meth:`open` was called without ``repair``.
 
         Raises:
             StorageError: a file cannot be written.
@@ -136,7 +138,7 @@ class MetadataLog:
         await self._in_writer(self._files.repair)
 
     async def restart_at(self, offset: int, epoch: int) -> None:
-        """Drop the log and start it at the end of a snapshot that is newer. Only before anything is appended.
+        """Drop the log and start it at the end of a newer snapshot. Only before anything is appended.
 
         Raises:
             StorageError: a file cannot be removed or made.
@@ -168,17 +170,17 @@ class MetadataLog:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next batch must start with; above :attr:`end_offset` while some are being written."""
+        """The offset with which the next batch must start; above :attr:`end_offset` while batches are being written."""
         return self._next_offset
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was closed with all of it on the disk before it was opened, and nobody has led since."""
+        """Whether the log was closed with all of it on the disk, and no leader was elected since."""
         return self._files.was_stopped
 
     @property
     def last_epoch(self) -> int:
-        """Leader epoch of the last batch handed over; for an empty log that of the snapshot it starts at, else 0."""
+        """Leader epoch of the last submitted batch; for an empty log that of its start snapshot, else 0."""
         return self._epochs[-1][0] if self._epochs else self._start_epoch
 
     @property
@@ -193,40 +195,40 @@ class MetadataLog:
 
     @property
     def bytes_taken(self) -> int:
-        """Bytes that were handed over since :meth:`open`."""
+        """Bytes submitted since :meth:`open`."""
         return self._bytes_taken
 
     @property
     def last_timestamp_ms(self) -> int:
-        """The time of the last batch handed over since :meth:`open`, -1: none was."""
+        """Timestamp of the last batch submitted since :meth:`open`; -1: none."""
         return self._last_timestamp_ms
 
     def file_of(self, offset: int) -> Path:
-        """The segment that has ``offset``."""
+        """Return the segment that has ``offset``."""
         return self._files.file_of(offset)
 
     def sizes(self) -> list[tuple[int, int]]:
-        """The offset after each segment, and its size in bytes."""
+        """Return the end offset and the size in bytes of each segment."""
         return self._files.sizes()
 
     @property
     def failure(self) -> StorageError | None:
-        """The failure after which the log takes nothing any more."""
+        """The failure that ended the log; None: the log accepts batches."""
         return self._failure
 
     def epoch_of(self, offset: int) -> int | None:
-        """Leader epoch of the record at ``offset``; None where the log does not have it."""
+        """Return the leader epoch of the record at ``offset``; None if the log does not have it."""
         if not self._start_offset <= offset < self._next_offset:
             return None
         at = bisect.bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1
         return self._epochs[at][0] if at >= 0 else None
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """The largest leader epoch that is not above ``epoch``, and the offset where it ends: what tells a follower
-        with another history how far it agrees (``KafkaRaftLog.endOffsetForEpoch``, over durable records).
+        """Return the largest leader epoch that is not above ``epoch``, and its end offset. A follower with another
+        history learns from it how far both agree (``KafkaRaftLog.endOffsetForEpoch``, for durable records).
 
         Returns:
-            Epoch and end offset. Below the oldest epoch: ``epoch`` itself and where the oldest starts.
+            Epoch and end offset. Below the oldest epoch: ``epoch`` itself, and the start of the oldest epoch.
         """
         at = bisect.bisect_right(self._epochs, epoch, key=lambda entry: entry[0])
         if at == len(self._epochs):
@@ -237,19 +239,19 @@ class MetadataLog:
     # ---- writing
 
     def mark(self) -> int:
-        """The next batch starts at :attr:`next_offset` on the disk too: small batches before and after it are not
-        joined, so that a snapshot may end there. Gives that offset."""
+        """Start a new run of batches and return its first offset. Small batches before and after this offset are not
+        joined, so that a snapshot may end there."""
         self._run += 1
         return self._next_offset
 
     def submit(self, batches: Sequence[bytes]) -> "asyncio.Future[int]":
-        """Hand over whole batches that follow each other and the log, and have them written in the order of the calls.
+        """Submit whole batches that follow each other and the log; they are written in the order of the calls.
 
         Returns:
-            A future that gets the end offset when they are durable, or :class:`~kjbod.errors.StorageError`.
+            A future with the end offset when they are durable, or with a :class:`~kjbod.errors.StorageError`.
 
         Raises:
-            StorageError: a write failed before; nothing was taken.
+            StorageError: an earlier write failed; nothing was accepted.
             ValueError: not whole batches, or not the next ones (a bug of the caller).
         """
         if self._failure is not None:
@@ -282,14 +284,14 @@ class MetadataLog:
         return done
 
     async def append(self, batches: Sequence[bytes]) -> int:
-        """:meth:`submit`, and wait until the batches are durable. Appends that wait together share an fsync. Being
-        cancelled does not take the batches back.
+        """Submit batches like :meth:`submit`, and wait until they are durable. Appends that wait together share an
+        fsync. Cancelling the call does not remove the batches.
 
         Returns:
             The offset after the last record.
 
         Raises:
-            StorageError: the batches may or may not be in the log; it takes nothing any more.
+            StorageError: the batches may or may not be in the log, and the log accepts no more.
             ValueError: as :meth:`submit`.
         """
         return await self.submit(batches)
@@ -304,9 +306,9 @@ class MetadataLog:
         written.add_done_callback(lambda future: self._written(group, future))
 
     def _write(self, group: list[_Waiting]) -> list[RecordBatch]:
-        """In the writer's thread: make a group durable; the batches as they are on the disk."""
+        """Make a group durable, in the writer's thread, and return the batches as they are on the disk."""
         batches: list[RecordBatch] = []
-        # What was handed over as several batches is kept so.
+        # Several batches of one call are not joined.
         for (alone, _), run in itertools.groupby(group, key=lambda one: (len(one.batches) == 1, one.run)):
             found = [batch for waiting in run for batch in waiting.batches]
             batches += join_batches(found, _JOIN_BYTES_MAX) if alone else found
@@ -344,7 +346,7 @@ class MetadataLog:
     def _remember(self, batches: list[RecordBatch]) -> None:
         self._tail += batches
         self._tail_size += sum(batch.size_in_bytes for batch in batches)
-        # Cut in large steps: dropping one by one from a list would cost its length each time.
+        # Cut in large steps: dropping entries one by one would cost the list's length each time.
         if self._tail_size > 2 * self._tail_bytes:
             cut = 0
             while self._tail_size > self._tail_bytes:
@@ -355,13 +357,13 @@ class MetadataLog:
     # ---- reading
 
     async def read(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes:
-        """Whole batches from the one that holds ``offset`` on: at most ``max_bytes``, but one batch at least; empty at
-        the end. May stop early at a segment's end.
+        """Return whole batches from the batch with ``offset`` on: at most ``max_bytes``, but at least one batch; empty
+        at the end. May stop early at a segment's end.
 
         Args:
-            offset: where to start.
-            max_bytes: how much to return.
-            limit: only batches that end at or below this offset; by default and at most all that is durable.
+            offset: first offset to read.
+            max_bytes: maximum bytes to return.
+            limit: return only batches that end at or below this offset; default and maximum: the durable end.
 
         Raises:
             OffsetOutOfRangeError: below :attr:`start_offset` or above :attr:`end_offset`.
@@ -395,7 +397,7 @@ class MetadataLog:
         return b"".join(chosen)
 
     async def batches(self, offset: int) -> AsyncIterator[RecordBatch]:
-        """Every durable batch from the one that holds ``offset`` on: what a restart replays.
+        """Yield every durable batch from the batch with ``offset`` on, as a restart replays them.
 
         Raises:
             OffsetOutOfRangeError: as :meth:`read`.
@@ -410,7 +412,7 @@ class MetadataLog:
     # ---- shortening and closing
 
     async def delete_before(self, offset: int) -> None:
-        """Start the log at ``offset``, the end of a durable snapshot, and remove the segments that lie wholly below.
+        """Start the log at ``offset``, the end of a durable snapshot, and remove segments that are entirely below it.
 
         Raises:
             StorageError: a file cannot be removed.
@@ -426,16 +428,17 @@ class MetadataLog:
             ) from error
 
     async def close(self) -> None:
-        """Wait for what was handed over, then close the files. Appends that come later fail.
+        """Wait for submitted batches, then close the files. Later appends fail.
 
-        Where all of it is durable the log says so: the next start compares (:mod:`kjbod.metadata.clean_stop`).
+        If everything is durable, record the end of the log, which the next start checks
+        (:mod:`kjbod.metadata.clean_stop`).
         """
         await self._idle.wait()
         clean = self._failure is None
         if clean:
             self._failure = StorageError(f"the metadata log in {self._files.directory} is closed")
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._reader, lambda: None)  # a read or a deletion that is under way
+        await loop.run_in_executor(self._reader, lambda: None)  # waits for a running read or deletion
         try:
             await loop.run_in_executor(self._writer, lambda: self._files.close(clean=clean))
         except (OSError, StorageError) as error:

@@ -1,4 +1,4 @@
-"""The files of a metadata log: segments, their indexes, and what a crash may have left of them. Blocking code.
+"""Files of a metadata log: segments, their indexes, and recovery after a crash. Blocking code.
 
 In ``__cluster_metadata-0``, as Kafka has it (``UnifiedLog``, ``LogSegment``, ``OffsetIndex``, ``TimeIndex``):
 
@@ -8,28 +8,28 @@ In ``__cluster_metadata-0``, as Kafka has it (``UnifiedLog``, ``LogSegment``, ``
 - ``leader-epoch-checkpoint``: ``0``, count, and a line ``epoch start-offset`` per leader epoch;
 - ``partition.metadata``: the topic id.
 
-A batch is written only when the one before it is on the disk: a machine that loses power keeps any of the pages that
-were not synced and loses any others, so that of several batches a later one could survive an earlier one. This way only
-the last batch can be torn, and recovery needs no marker beside the log to tell a crash from corruption.
+A batch is written only when the previous batch is on the disk. After a power loss, any of the unsynced pages may
+survive: with several batches in flight, a later one could survive an earlier one. This way only the last batch can be
+torn, and recovery can tell a crash from corruption without a marker.
 
-Recovery reads every batch and checks everything before it changes anything. A batch at the very end that is cut off or
-whose checksum is wrong, with no other batch after it, valid or damaged, was being written when the machine stopped:
-nobody was told that it is there, and it is cut. Everything else that does not check is a
-:class:`~kjbod.errors.LogCorruptError`. Indexes and the epoch checkpoint say nothing that the segments do not, except
-where one of these ends too early; they are rebuilt.
+Recovery reads and checks every batch before it changes anything. A batch at the very end that is cut off or has a wrong
+checksum, with no valid or damaged batch after it, was being written at the crash. It was never acknowledged, and is
+cut. Any other failed check is a :class:`~kjbod.errors.LogCorruptError`. Indexes and the epoch checkpoint are rebuilt
+from the segments; they only help to detect a segment that ends too early.
 
-The batches are read from the medium (:mod:`kjbod.medium`): a write that failed leaves its pages in the page cache,
-where they check, and nowhere else. What is found is durable then, so that nothing is acknowledged behind what is not.
+The batches are read from the medium (:mod:`kjbod.medium`): the pages of a failed write are in the page cache, where
+they pass the checks, but not on the disk. So all batches that recovery finds are durable, and nothing is acknowledged
+after a batch that is not.
 
-A log that ends before what is known to have been there has lost what was acknowledged, and is refused: before its end
-at a clean stop (:mod:`kjbod.metadata.clean_stop`), before the begin of its newest epoch
-(:mod:`kjbod.metadata.epoch_checkpoint`), or before a segment of which only an index is left.
+A log is refused if it ends before a known offset, because it has lost acknowledged records. Known offsets are its end
+at a clean stop (:mod:`kjbod.metadata.clean_stop`), the start of its newest epoch
+(:mod:`kjbod.metadata.epoch_checkpoint`), and a segment of which only an index is left.
 
-What is changed is changed through a descriptor of the directory that was opened (``/proc/self/fd``, proc_pid_fd(5)): by
-its path another one may be found meanwhile, a backup that was mounted over it for example, whose log would be damaged.
+Changes go through a descriptor of the opened directory (``/proc/self/fd``, proc_pid_fd(5)). The path may lead to
+another directory by then, for example a backup that was mounted over it, whose log would be damaged.
 
-A log that was shortened after a snapshot starts above 0. Segments go oldest first, each with its ``.log`` before its
-indexes, so that a crash on the way leaves a log without a gap, and indexes without a segment, which recovery removes.
+A log that was shortened after a snapshot starts above 0. Segments are removed oldest first, each ``.log`` before its
+indexes. So a crash leaves a log without a gap, and indexes without a segment, which recovery removes.
 """
 
 import bisect
@@ -62,12 +62,12 @@ SEGMENT_MS = 7 * 24 * 3600 * 1000
 """``metadata.log.segment.ms``."""
 PARTITION_METADATA = "partition.metadata"
 SEGMENT_MODE = 0o600
-"""A segment may have the keys of SCRAM credentials, and passwords: it is its user's. (Kafka's are 0644.)"""
+"""Mode of a segment: only its user may read SCRAM keys and passwords. (Kafka's are 0644.)"""
 _SEGMENT_NAME = re.compile(r"([0-9]{20})\.log")
 _INDEX_NAME = re.compile(r"([0-9]{20})\.(index|timeindex)")
 _LEFT_OVER_NAME = re.compile(r"[0-9]{20}\.(log|index|timeindex|snapshot|txnindex)\.deleted")
-"""What a real controller renamed and did not come to delete. Its ``.snapshot`` files (of producers, always empty here)
-are left to it."""
+"""Files that Kafka's controller renamed and did not delete. Its ``.snapshot`` files (of producers, always empty here)
+are not removed."""
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _BATCH_FROM_MAGIC = 16
@@ -76,22 +76,22 @@ _READ_AHEAD_BYTES = 64 * 1024
 
 
 class Indexer:
-    """Decides which batches of a segment its two indexes name (``LogSegment.append``)."""
+    """Decides which batches of a segment get an entry in its two indexes (``LogSegment.append``)."""
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
         self.offsets: list[int] = []
         """Last offset of each batch in the index."""
         self.positions: list[int] = []
-        """Where each of them starts."""
+        """Start of each of these batches."""
         self.first_timestamp_ms: int | None = None
-        """Of the segment's first batch: when it is old, the segment is full."""
+        """Timestamp of the segment's first batch: a segment with an old one is full."""
         self._since_entry = 0
         self._newest: tuple[int, int] | None = None
         self._last_time: int | None = None
 
     def add(self, batch: RecordBatch, position: int) -> tuple[bytes, bytes]:
-        """Take note of a batch at ``position``; returns what to append to ``.index`` and ``.timeindex``."""
+        """Note a batch at ``position``, and return the bytes to append to ``.index`` and ``.timeindex``."""
         if self.first_timestamp_ms is None:
             self.first_timestamp_ms = batch.timestamp_ms
         if self._newest is None or batch.timestamp_ms > self._newest[0]:
@@ -107,7 +107,7 @@ class Indexer:
         return index, time_index
 
     def last_time_entry(self) -> bytes:
-        """The entry that brings ``.timeindex`` up to date: also written when a segment is closed; nothing where it is
+        """Return the entry that brings ``.timeindex`` up to date, also written when a segment is closed; empty if it is
         up to date."""
         if self._newest is None or (self._last_time is not None and self._newest[0] <= self._last_time):
             return b""
@@ -115,7 +115,7 @@ class Indexer:
         return _TIME_ENTRY.pack(self._newest[0], self._newest[1] - self.base_offset)
 
     def position_for(self, offset: int) -> int:
-        """A position at or before the batch that holds ``offset``, from which to look for it."""
+        """Return a position at or before the batch with ``offset``, from which to search for it."""
         at = bisect.bisect_right(self.offsets, offset)
         return self.positions[at - 1] if at else 0
 
@@ -127,13 +127,13 @@ class Segment(Struct, eq=False):
     base_offset: int
     fd: int
     size: int
-    """Bytes that are valid; more may be in the file after a failed write."""
+    """Valid bytes; after a failed write the file may have more."""
     next_offset: int
     indexer: Indexer
 
     def read(self, offset: int, max_bytes: int, limit: int) -> bytes:
-        """Whole batches from the one that holds ``offset`` on, of offsets below ``limit``: at most ``max_bytes``, but
-        one batch at least.
+        """Return whole batches from the batch with ``offset`` on, below ``limit``: at most ``max_bytes``, but at least
+        one batch.
 
         Raises:
             OSError: the file cannot be read.
@@ -149,7 +149,7 @@ class Segment(Struct, eq=False):
         return chunk[:end]
 
     def _find(self, offset: int) -> tuple[int, int]:
-        """Position of the batch that holds ``offset``, and its size."""
+        """Return position and size of the batch with ``offset``."""
         position = self.indexer.position_for(offset)
         while position < self.size:
             window = os.pread(self.fd, min(_READ_AHEAD_BYTES, self.size - position), position)
@@ -179,9 +179,9 @@ class TornTail(Struct, frozen=True):
 
 
 class SegmentedLog:
-    """The open files of one log; one writer, and readers that may be another thread.
+    """Open files of one log, for one writer, and readers that may be in another thread.
 
-    All offsets here are of what was written, synced or not.
+    All offsets here are of written records, synced or not.
     """
 
     def __init__(self, directory: Path, segment_bytes: int, segment_ms: int = SEGMENT_MS) -> None:
@@ -190,27 +190,27 @@ class SegmentedLog:
         self.segment_ms = segment_ms
         self.segments: list[Segment] = []
         self.epochs: list[tuple[int, int]] = []
-        """Leader epoch and its first offset, ascending."""
+        """Leader epochs and their first offsets, ascending."""
         self.torn: TornTail | None = None
         self.was_stopped = False
-        """It is as a clean stop left it, or the newest snapshot has what it lost since."""
+        """Whether the log is unchanged since a clean stop, or the newest snapshot has the records lost since."""
         self._unrepaired: list[_Checked] | None = None
         self._stop_is_noted = True
         self._descriptor: int | None = None
-        """Of the directory, once it was checked."""
+        """Descriptor of the directory, after its check."""
 
     def hold(self) -> None:
-        """From here on the directory that is there now is the one that is changed."""
+        """Open the directory: all later changes go to the directory that is there now."""
         self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     @property
     def _own(self) -> Path:
-        """Path of the directory that was opened, whatever lies in its place."""
+        """Return the path of the opened directory, even if another directory is mounted over it."""
         return self.directory if self._descriptor is None else Path(f"/proc/self/fd/{self._descriptor}")
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Errors name the directory as a person knows it."""
+        """Show the usual path of the directory in errors."""
         own = str(self._own)
         try:
             yield
@@ -231,12 +231,12 @@ class SegmentedLog:
         return self.segments[-1].next_offset
 
     def sizes(self) -> list[tuple[int, int]]:
-        """The offset after each segment, and its size in bytes."""
+        """Return the end offset and the size in bytes of each segment."""
         return [(segment.next_offset, segment.size) for segment in list(self.segments)]
 
     def repair(self) -> None:
-        """Bring the directory in order, where :func:`open_log` was told not to: cut the torn tail, rebuild what is
-        derived, remove left-overs. A second call does nothing.
+        """Repair the directory, if :func:`open_log` was called without ``repair``: cut the torn tail, rebuild derived
+        files, remove left-overs. A second call does nothing.
 
         Raises:
             OSError: a file cannot be written.
@@ -249,10 +249,10 @@ class SegmentedLog:
         """Write the last time index entry and close the files; nothing is synced.
 
         Args:
-            clean: all that was appended is durable: the end is written down, unless this log was only read.
+            clean: all appended batches are durable: record the end, unless this log was only read.
 
         Raises:
-            OSError: the end cannot be written down; the files are closed.
+            OSError: the end cannot be recorded; the files are closed.
         """
         last = self.segments[-1]
         for segment in self.segments:
@@ -277,11 +277,11 @@ class SegmentedLog:
     # ---- writing
 
     def append(self, batches: list[RecordBatch]) -> None:
-        """Write batches that follow each other and the log, rolling where the segment is full. All but the last one are
-        durable then; :meth:`sync` is for that one.
+        """Write batches that follow each other and the log; start a new segment when one is full. All but the last
+        batch are durable then; call :meth:`sync` for the last one.
 
         Raises:
-            OSError: not all was written; the log must not be written to again before recovery.
+            OSError: not all batches were written; the log must not be written again before recovery.
         """
         self._forget_clean_stop()
         for number, batch in enumerate(batches):
@@ -292,13 +292,14 @@ class SegmentedLog:
             self._write(batch)
 
     def _forget_clean_stop(self) -> None:
-        """The log changes from now on, and not before: a start that comes to nothing leaves the note of its end."""
+        """Remove the record of the clean stop at the first change of the log. A start that fails before keeps the
+        record."""
         if self._stop_is_noted:
             clean_stop.remove_clean_stop(self._own)
             self._stop_is_noted = False
 
     def _is_full(self, segment: Segment, batch: RecordBatch) -> bool:
-        """Whether ``batch`` starts a new segment (``LogSegment.shouldRoll``)."""
+        """Return whether ``batch`` starts a new segment (``LogSegment.shouldRoll``)."""
         if not segment.size:
             return False
         first_ms = segment.indexer.first_timestamp_ms
@@ -326,17 +327,18 @@ class SegmentedLog:
         return structs.replace(segment, path=self.directory / segment.path.name)
 
     def sync(self) -> None:
-        """Make all that was appended durable.
+        """Make all appended batches durable.
 
         Raises:
-            OSError: it may not be durable, now or ever: do not try again.
+            OSError: the batches may not be durable, now or ever: do not try again.
         """
-        # What the indexes and the modification time say is rebuilt; size and data are what fdatasync covers.
+        # Indexes and the modification time can be rebuilt; fdatasync covers size and data.
         os.fdatasync(self.segments[-1].fd)
         self._require_linked(self.segments[-1])
 
     def _require_linked(self, segment: Segment) -> None:
-        """A segment that somebody has removed takes every write, and is gone when its descriptor is closed."""
+        """Require that the segment's file was not removed: such a file accepts writes, and vanishes when its descriptor
+        is closed."""
         status = os.fstat(segment.fd)
         if status.st_nlink:
             return
@@ -350,11 +352,11 @@ class SegmentedLog:
     # ---- reading
 
     def read(self, offset: int, max_bytes: int, limit: int) -> bytes:
-        """As :meth:`Segment.read`; does not go beyond one segment."""
+        """Read like :meth:`Segment.read`, within one segment."""
         return self._segment_of(offset).read(offset, max_bytes, limit)
 
     def file_of(self, offset: int) -> Path:
-        """The segment that has ``offset``."""
+        """Return the segment that has ``offset``."""
         return self._segment_of(offset).path
 
     def _segment_of(self, offset: int) -> Segment:
@@ -364,11 +366,11 @@ class SegmentedLog:
     # ---- shortening
 
     def delete_before(self, offset: int) -> list[Path]:
-        """Remove the segments that have nothing at or above ``offset``, a snapshot's end; never the last one. Leader
-        epochs that end there go too (``LeaderEpochFileCache.truncateFromStart``).
+        """Remove the segments that have nothing at or above ``offset``, a snapshot's end; never the last segment.
+        Leader epochs that end there are removed too (``LeaderEpochFileCache.truncateFromStart``).
 
         Raises:
-            OSError: one cannot be removed.
+            OSError: a segment cannot be removed.
         """
         removed = []
         while len(self.segments) > 1 and self.segments[0].next_offset <= offset:
@@ -409,7 +411,8 @@ def _remove(segment: Path) -> None:
 
 
 def epochs_from(epochs: list[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
-    """Leader epochs and their first offsets, without those that end at or below ``offset``, the log's new start."""
+    """Return the leader epochs and their first offsets, without those that end at or below ``offset``, the log's new
+    start."""
     first = bisect.bisect_right(epochs, offset, key=lambda entry: entry[1])
     return [(epoch, max(start, offset)) for epoch, start in epochs[max(first - 1, 0) :]]
 
@@ -425,7 +428,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _add_epoch(epochs: list[tuple[int, int]], batch: RecordBatch) -> bool:
-    """Take note of a batch's leader epoch; whether it is a new one."""
+    """Note a batch's leader epoch, and return whether it is new."""
     if epochs and batch.leader_epoch <= epochs[-1][0]:
         return False
     epochs.append((batch.leader_epoch, batch.base_offset))
@@ -453,19 +456,19 @@ def open_log(
     repair: bool = True,
     read_only: bool = False,
 ) -> SegmentedLog:
-    """Open the log in ``directory``, which is created inside its (existing) parent where it is missing.
+    """Open the log in ``directory``, which is created inside its (existing) parent if it is missing.
 
     Args:
         directory: a ``__cluster_metadata-0``.
         segment_bytes: size at which a segment is full.
-        segment_ms: age at which it is.
-        start_offset: where a new log starts: the end of a snapshot that has no log.
-        repair: whether to do :meth:`SegmentedLog.repair` now. A log that exists is only read otherwise, and must not be
-            written before.
-        read_only: the segments are opened for reading alone, and none of them through a symbolic link.
+        segment_ms: age at which a segment is full.
+        start_offset: start of a new log: the end of a snapshot without a log.
+        repair: whether to call :meth:`SegmentedLog.repair` now. Otherwise an existing log is only read, and must not be
+            written before that call.
+        read_only: open the segments read-only, and none of them through a symbolic link.
 
     Raises:
-        LogCorruptError: anything but the tail does not check; nothing on disk was changed.
+        LogCorruptError: a batch other than the tail fails a check; nothing on disk was changed.
         StorageError: the directory or a file cannot be used.
     """
     try:
@@ -473,7 +476,7 @@ def open_log(
         if not directory.exists():
             directory.mkdir()
             fsync_directory(directory.parent)
-        fsync_directory(directory)  # names that an end nobody knows left in memory alone
+        fsync_directory(directory)  # names that a crash may have left in memory only
         found = _check_all(directory, log.epochs)
         _require_whole(directory, log, found, start_offset)
         if not found:
@@ -499,7 +502,7 @@ def open_log(
 
 
 def _require_whole(directory: Path, log: SegmentedLog, found: list["_Checked"], snapshot_end_offset: int) -> None:
-    """Require that what is known to have been there is there, in the log or its newest snapshot."""
+    """Require that the log or its newest snapshot has all records that are known to have existed."""
     log_end_offset = found[-1].next_offset if found else 0
     end_offset = max(log_end_offset, snapshot_end_offset)
     stop = clean_stop.read_clean_stop(directory)
@@ -513,7 +516,7 @@ def _require_whole(directory: Path, log: SegmentedLog, found: list["_Checked"], 
     epoch_checkpoint.require_begun(directory, end_offset)
     for path in _indexes_alone(directory):
         base_offset = int(path.stem)
-        if base_offset >= end_offset:  # a segment is made before its indexes, and removed before them when it is old
+        if base_offset >= end_offset:  # a segment is created before its indexes, and removed before them when it is old
             found_lost = f"{directory} has lost the records from offset {base_offset} on"
             raise LogCorruptError(
                 f"{found_lost}: {path.name} is there, and its segment "
@@ -524,7 +527,7 @@ def _require_whole(directory: Path, log: SegmentedLog, found: list["_Checked"], 
 
 
 def _indexes_alone(directory: Path) -> list[Path]:
-    """Indexes without a segment."""
+    """Return the indexes without a segment."""
     indexes = [path for path in directory.iterdir() if _INDEX_NAME.fullmatch(path.name)]
     return sorted(path for path in indexes if not path.with_suffix(".log").exists())
 
@@ -535,7 +538,7 @@ def _newest_epoch(directory: Path, epochs: list[tuple[int, int]]) -> int:
 
 
 class _Checked(Struct):
-    """A segment that was read and found good up to ``valid``."""
+    """A segment that was read and is valid up to ``valid``."""
 
     path: Path
     base_offset: int
@@ -551,7 +554,7 @@ class _Checked(Struct):
 
 
 def _check_all(directory: Path, epochs: list[tuple[int, int]]) -> list[_Checked]:
-    """Read all segments, oldest first; fills ``epochs``. Changes nothing on disk."""
+    """Read all segments, oldest first, and fill ``epochs``. Changes nothing on disk."""
     names = ((match, path) for path in directory.iterdir() if (match := _SEGMENT_NAME.fullmatch(path.name)))
     paths = sorted((int(match[1]), path) for match, path in names)
     checked: list[_Checked] = []
@@ -594,7 +597,7 @@ def _check(path: Path, base_offset: int, epochs: list[tuple[int, int]], *, last:
 
 
 def _walk(view: memoryview, done: _Checked, epochs: list[tuple[int, int]]) -> str:
-    """Go over the batches until one does not check; returns what is wrong with it."""
+    """Check the batches until one fails, and return its defect."""
     try:
         for batch in iter_batches(view):
             why = _misplaced(batch, done.next_offset, epochs)
@@ -612,7 +615,7 @@ def _walk(view: memoryview, done: _Checked, epochs: list[tuple[int, int]]) -> st
 
 
 def _misplaced(batch: RecordBatch, expected: int, epochs: list[tuple[int, int]]) -> str:
-    """Words for what is wrong with a batch whose checksum is right: no crash writes such a thing."""
+    """Return the defect of a batch with a correct checksum: no crash writes such a batch."""
     if batch.base_offset != expected:
         return f"the batch there starts at offset {batch.base_offset}, not {expected}"
     if epochs and batch.leader_epoch < epochs[-1][0]:
@@ -621,11 +624,11 @@ def _misplaced(batch: RecordBatch, expected: int, epochs: list[tuple[int, int]])
 
 
 def _written_after(mapped: mmap.mmap, view: memoryview, done: _Checked, epoch: int) -> bool:
-    """Whether anything was written behind the batch that does not check: then that one was on the disk before.
+    """Return whether anything was written after the batch that fails the check: then that batch was on the disk before.
 
-    Seen by its own header, when the batch ends before the file does (power that goes may take any sector, but where the
-    magic is there the length before it is, too); else by the header of a later batch, damaged or not, which is looked
-    for at every byte: a length that may be damaged cannot be believed.
+    If the batch ends before the file does, its own header shows this: a power loss may lose any sector, but a header
+        with the magic has its length too. Otherwise the header of a later batch, damaged or not, shows it. The search
+        checks every byte, because a damaged length cannot be trusted.
     """
     own = read_header(view, done.valid)
     rest = done.size - done.valid
@@ -641,7 +644,7 @@ def _written_after(mapped: mmap.mmap, view: memoryview, done: _Checked, epoch: i
         later = read_header(view, at)
         if later is None or not later.whole or later.leader_epoch < epoch:
             continue
-        if 0 <= later.base_offset - done.next_offset < at - done.valid:  # no more records than bytes lie between
+        if 0 <= later.base_offset - done.next_offset < at - done.valid:  # a batch has no more records than bytes
             return True
     return False
 
@@ -662,7 +665,7 @@ def _repair(directory: Path, log: SegmentedLog, found: list[_Checked]) -> None:
 
 
 def _remove_left_overs(directory: Path) -> None:
-    """Indexes without a segment, and what a real controller marked for deletion (``LogLoader``)."""
+    """Remove indexes without a segment, and files that Kafka's controller marked for deletion (``LogLoader``)."""
     left_over = [path for path in directory.iterdir() if _LEFT_OVER_NAME.fullmatch(path.name)]
     for path in (*left_over, *_indexes_alone(directory)):
         path.unlink(missing_ok=True)

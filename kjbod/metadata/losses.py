@@ -1,8 +1,8 @@
-"""Losses of a cluster's metadata at a lower metadata.version, in words for a person.
+"""Metadata that a cluster would lose at a lower metadata.version, as text.
 
 Kafka (``image.writer.ImageWriterOptions``, ``MetadataVersion.checkIfMetadataChanged``) decides by levels alone and
 refuses a downgrade across any level that brought new kinds of records, whether the cluster has such records or not.
-Here the records are counted, so that whoever asks for a downgrade reads beforehand what would go.
+Here the records are counted, so that an operator sees before a downgrade what would be lost.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,14 @@ from kjbod.metadata.image import MetadataImage
 
 
 def losses(image: MetadataImage, metadata_version: int) -> list[str]:
-    """Lines for what ``image`` has and a snapshot at ``metadata_version`` could not hold, newest level first."""
+    """Return lines for metadata of ``image`` that a snapshot at ``metadata_version`` could not hold, newest level
+    first."""
     return [text for since, text in _held(image) if metadata_version < since]
 
 
 def eligible_replicas(image: MetadataImage) -> int:
-    """Number of partitions with eligible leader replicas, which go with ``eligible.leader.replicas.version`` 0."""
+    """Return the number of partitions with eligible leader replicas, which are lost with
+    ``eligible.leader.replicas.version`` 0."""
     return sum(
         bool(partition.eligible_leader_replicas or partition.last_known_elr)
         for topic in image.topics.values()
@@ -27,7 +29,7 @@ def eligible_replicas(image: MetadataImage) -> int:
 
 
 def _held(image: MetadataImage) -> Iterator[tuple[int, str]]:
-    """Things that there are, each with the first metadata.version that can hold it."""
+    """Yield existing kinds of metadata, each with the first metadata.version that can hold it."""
     if networks := sum("/" in entry.host for entry in image.acls.values()):
         yield versions.CIDR_ACLS, f"{_of(networks, 'ACL')} for networks"
     cordoned = sum(bool(broker.cordoned_log_dirs) for broker in image.brokers.values())

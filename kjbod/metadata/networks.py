@@ -1,7 +1,7 @@
 """Networks as the hosts of ACLs: ``10.0.0.0/8``, ``fe80::/10`` (KIP-1276; ``CidrUtils`` of Kafka 4.4.0). Pure.
 
-Kafka looks at the networks of all ACLs, at each metadata.version; metadata.version decides only whether one may be
-created. A text that is no network matches no host. Address bits behind the prefix are ignored.
+Kafka evaluates the networks of all ACLs at each metadata.version; metadata.version decides only whether an ACL with a
+network may be created. A text that is not a network matches no host. Address bits after the prefix are ignored.
 """
 
 import re
@@ -16,18 +16,18 @@ _OCTET_MAX: Final = 255
 
 
 def is_in_network(host: str, network: str) -> bool:
-    """Whether an address lies in a network; not where one of them is neither IPv4 nor IPv6."""
+    """Return whether an address is in a network; False if either is neither IPv4 nor IPv6."""
     if "/" not in network or (found := parse_network(network)) is None:
         return False
     address = _address(host)
     if isinstance(found, IPv4Network):
-        # Kafka's 0.0.0.0 lies in no network, and no client has that address.
+        # Kafka treats 0.0.0.0 as in no network, and no client has that address.
         return isinstance(address, IPv4Address) and int(address) > 0 and address in found
     return isinstance(address, IPv6Address) and address in found
 
 
 def parse_network(text: str) -> IPv4Network | IPv6Network | None:
-    """Return the network of a text; None: it is none."""
+    """Parse a network; None: the text is not a network."""
     head, slash, prefix = text.partition("/")
     if not slash:
         return None
@@ -41,8 +41,8 @@ def parse_network(text: str) -> IPv4Network | IPv6Network | None:
 
 
 def trouble_with_network(text: str) -> str | None:
-    """Return the reason why a text with a slash is no network, in the words of Kafka's ``SubnetUtils``; None: it is
-    one."""
+    """Return the reason why a text with a slash is no network, in the words of Kafka's ``SubnetUtils``; None: the text
+    is a network."""
     if parse_network(text) is not None:
         return None
     head, _, prefix = text.partition("/")
@@ -61,8 +61,8 @@ def trouble_with_network(text: str) -> str | None:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an address as Java reads it: leading zeros are decimal, a scope id is ignored, and an IPv4 address that is
-    written as an IPv6 one is neither."""
+    """Return an address as Java parses it. Leading zeros are decimal, and a scope id is ignored. An IPv4 address in
+    IPv6 form is refused."""
     if (octets := _V4.fullmatch(text)) is not None:
         numbers = [int(octet) for octet in octets.groups()]
         return IPv4Address(bytes(numbers)) if max(numbers) <= _OCTET_MAX else None

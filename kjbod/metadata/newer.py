@@ -1,7 +1,7 @@
-"""Records and feature levels of a Kafka that is newer than this kjbod, and what they cost. Pure.
+"""Records and feature levels of a newer Kafka than kjbod knows, and their consequences. Pure.
 
-An observer (guard, agent, command line) goes on where Kafka's own nodes stop: it skips a record that it cannot decode,
-and takes the known fields of a record whose version is above the known one. Its picture of the cluster is then
+Kafka's own nodes stop at such a record; an observer (guard, agent, command line) continues. It skips a record that it
+cannot decode, and uses the known fields of a record with a newer version. Its metadata is then
 
 =============  ========================================================================================================
 *whole*        each of these records is of a type that cannot concern a partition, a registration, a directory or a
@@ -9,12 +9,12 @@ and takes the known fields of a record whose version is above the known one. Its
 *incomplete*   any other: a newer version of PartitionRecord, a type that nobody here knows, a record that is damaged
 =============  ========================================================================================================
 
-Nothing that cannot be undone is done by an incomplete picture: a guard leaves disks, brokers and replica lists alone,
-an agent deletes no replica and leaves those that the picture lacks in their place. A snapshot without such a record
-makes the picture whole again: :mod:`.fetching` asks for one after an hour. A newer metadata.version alone says nothing
-about the records that were read, so the picture stays whole.
+With incomplete metadata nothing irreversible is done. A guard leaves disks, brokers and replica lists unchanged. An
+agent deletes no replica, and keeps replicas that the metadata lacks. A snapshot without such a record makes the
+metadata whole again: :mod:`.fetching` asks for one after an hour. A newer metadata.version alone does not affect the
+records that were read, so the metadata stays whole.
 
-A controller is no observer: it reads its own log, and ends at the first record that it does not know, as Kafka does.
+A controller is not an observer: it reads its own log, and stops at the first unknown record, as Kafka does.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,10 +46,10 @@ configuration."""
 _NAMES: Final[Mapping[int, str]] = {api_key: cls.__name__ for api_key, cls in RECORD_TYPES.items()}
 """Record types of Kafka 4.4 by api key (``MetadataRecordType``)."""
 KINDS_MAX: Final = 100
-"""Types and versions that are counted apart; further ones count as :data:`OTHER`."""
+"""Maximum types and versions that are counted separately; further ones count as :data:`OTHER`."""
 KINDS_SHOWN: Final = 3
 OTHER: Final = (-1, -1)
-"""Type and version of a record whose head cannot be read, too."""
+"""Type and version of a record whose head cannot be read, and of further kinds."""
 UPGRADE: Final = "upgrade kjbod"
 PARTLY: Final = "only a part of the metadata is shown"
 
@@ -58,21 +58,21 @@ Kind = tuple[int, int]
 
 
 def is_harmless(api_key: int) -> bool:
-    """Whether records of a type cannot concern a partition, a registration, a directory or a configuration."""
+    """Return whether records of a type cannot concern a partition, a registration, a directory or a configuration."""
     return _NAMES.get(api_key) in HARMLESS
 
 
 def is_named(api_key: int) -> bool:
-    """Whether Kafka up to 4.4 has this record type."""
+    """Return whether Kafka up to 4.4 has this record type."""
     return api_key in _NAMES
 
 
 class Newer(Struct):
-    """Records that an observer has met and not understood in full, by type and version.
+    """Records that an observer has not understood in full, by type and version.
 
     Attributes:
-        counts: how many of each.
-        contradictions: records that were skipped because they contradict the incomplete picture.
+        counts: number of records of each kind.
+        contradictions: records that were skipped because they contradict the incomplete metadata.
     """
 
     counts: dict[Kind, int] = field(default_factory=dict)
@@ -87,24 +87,25 @@ class Newer(Struct):
 
     @property
     def total(self) -> int:
-        """Number of records that were not understood in full."""
+        """Return the number of records that were not understood in full."""
         return sum(self.counts.values())
 
     @property
     def incomplete(self) -> bool:
-        """Whether one of the records may concern a partition, a registration, a directory or a configuration."""
+        """Return whether one of the records may concern a partition, a registration, a directory or a configuration."""
         return any(not is_harmless(api_key) for api_key, _ in self.counts)
 
     @property
     def problem(self) -> str | None:
-        """Reason why the picture is incomplete, with the remedy; None: it is whole."""
+        """Return why the metadata is incomplete, with the remedy; None: it is whole."""
         if not self.counts:
-            return None  # nearly always, and asked many times a second
+            return None  # the usual case, called many times a second
         return self._text([kind for kind in self.counts if not is_harmless(kind[0])])
 
     @property
     def missing(self) -> str | None:
-        """Reason why a program that shows all of the metadata lacks a part: any record counts. None: it lacks none."""
+        """Return why a program that shows all metadata lacks a part; here any unknown record counts. None: nothing is
+        missing."""
         return self._text(list(self.counts))
 
     @staticmethod
@@ -116,7 +117,7 @@ class Newer(Struct):
         return f"the metadata have records that kjbod does not know ({shown}{more}): {UPGRADE}"
 
     def records(self) -> Iterator[UnknownRecord]:
-        """The counts as records, for a state that is handed over as a snapshot."""
+        """Return the counts as records, for a state that is delivered as a snapshot."""
         for (api_key, version), count in self.counts.items():
             yield UnknownRecord(api_key=api_key, version=version, count=count)
 
@@ -128,19 +129,19 @@ def _kind(api_key: int, version: int) -> str:
 
 
 def why_newer(metadata_version: int) -> str | None:
-    """Words for a metadata.version that is newer than kjbod knows; None: it is not."""
+    """Return a message about a metadata.version that is newer than kjbod knows; None: it is not newer."""
     if metadata_version <= versions.UNDERSTOOD:
         return None
     return f"metadata.version {metadata_version} is newer than kjbod knows: {UPGRADE}"
 
 
 def lines_of(metadata_version: int, problem: str | None, consequence: str) -> tuple[str, ...]:
-    """Lines about what kjbod does not know of the metadata, with the remedy; none where it knows all.
+    """Return lines about metadata that kjbod does not know, with the remedy; empty if it knows all.
 
     Args:
-        metadata_version: of the cluster.
+        metadata_version: metadata.version of the cluster.
         problem: :attr:`Newer.problem`, or :attr:`Newer.missing`.
-        consequence: of that, in words.
+        consequence: consequence for the user, as text.
     """
     level = why_newer(metadata_version)
     lines = () if level is None else (level,)
@@ -148,9 +149,9 @@ def lines_of(metadata_version: int, problem: str | None, consequence: str) -> tu
 
 
 def why_not_registered(features: Mapping[str, int]) -> str | None:
-    """Reason why a controller refuses an agent of this kjbod at these finalized levels, with the kjbod that is needed;
-    None: metadata.version is in the agent's range, which is the only range that the agent does not take over from the
-    controller (``ClusterControlManager.processRegistrationFeature``)."""
+    """Return why a controller refuses an agent of this kjbod at these finalized levels, with the needed version of
+    kjbod. None: metadata.version is in the agent's range. The agent takes all other ranges from the controller
+    (``ClusterControlManager.processRegistrationFeature``)."""
     level = features.get(versions.METADATA_VERSION, versions.MINIMUM)
     if versions.MINIMUM <= level <= versions.UNDERSTOOD:
         return None

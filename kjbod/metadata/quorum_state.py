@@ -1,4 +1,4 @@
-"""``quorum-state``: which leader and epoch a node knows, and whom it voted for (``FileQuorumStateStore``)."""
+"""``quorum-state``: the leader and epoch that a node knows, and its vote (``FileQuorumStateStore``)."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ from kjbod.ids import ZERO, Uuid
 
 FILE_NAME = "quorum-state"
 BYTES_MAX = 1024 * 1024
-"""It has some hundred."""
+"""Maximum size; the file usually has some hundred bytes."""
 
 
 class QuorumState(Struct, frozen=True, kw_only=True):
-    """-1 and zero mean unknown or nobody."""
+    """Content of the file; -1 and zero mean unknown or none."""
 
     leader_id: int = -1
     leader_epoch: int = 0
@@ -25,11 +25,11 @@ class QuorumState(Struct, frozen=True, kw_only=True):
 
 
 def write_quorum_state(directory: Path, state: QuorumState, *, kraft_version: int = 1, voter: int = -1) -> None:
-    """Write the file into a ``__cluster_metadata-0``, in the version that the kraft.version asks for
-    (``KRaftVersion.quorumStateVersion``): version 0 names ``voter``, the only one. Blocks.
+    """Write the file into a ``__cluster_metadata-0``, in the version for the kraft.version
+    (``KRaftVersion.quorumStateVersion``). Version 0 lists ``voter`` as the only voter. Blocks.
 
     Raises:
-        StorageError: it cannot be written; the file is as it was.
+        StorageError: the file cannot be written; the old file is unchanged.
     """
     data: dict[str, object] = {
         "leaderId": state.leader_id,
@@ -49,10 +49,10 @@ def write_quorum_state(directory: Path, state: QuorumState, *, kraft_version: in
 
 
 def read_quorum_state(directory: Path) -> QuorumState | None:
-    """The file's content, version 0 or 1; None where there is none. Blocks.
+    """Return the file's content, version 0 or 1; None if there is no file. Blocks.
 
     Raises:
-        StorageError: it cannot be read or makes no sense.
+        StorageError: the file cannot be read or is malformed.
     """
     path = directory / FILE_NAME
     try:

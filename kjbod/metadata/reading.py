@@ -1,9 +1,9 @@
-"""Reads metadata from files that may belong to anybody, a running controller included: nothing is locked, written or
-repaired. Blocking code.
+"""Read metadata from files of any owner, even of a running controller: nothing is locked, written or repaired. Blocking
+code.
 
-A source is a checkpoint, a log segment, a ``__cluster_metadata-0`` or the log directory that has one. Of a directory
-the newest snapshot counts, and the log behind it, up to the first batch that is not there in full: a controller that
-runs is writing it, one that was killed has left it.
+A source is a checkpoint, a log segment, a ``__cluster_metadata-0`` or its log directory. Of a directory, the newest
+snapshot is read, then the log after it up to the first incomplete batch: a running controller is writing that batch, or
+a killed one left it.
 """
 
 import contextlib
@@ -26,34 +26,34 @@ from kjbod.metadata.snapshot import SnapshotId
 from kjbod.metadata.tree import Provenance
 
 KIND_BYTES_MAX = 64 << 10
-"""Of a file that is looked at to tell its kind."""
+"""Bytes of a file that are read to find its kind."""
 FRAME_VERSION = b"\1"
 _FIRST = SnapshotId(0, 0)
 _SEGMENT = ".log"
 _DIGITS = 20
-"""Of an offset in a file's name."""
+"""Digits of an offset in a file's name."""
 _CHECKPOINT = ".checkpoint"
 
 
 class Loaded(Struct, frozen=True):
-    """An image, and how far it reaches."""
+    """An image, and its end in the log."""
 
     image: MetadataImage
     provenance: Provenance
 
 
 class Source(Struct, frozen=True):
-    """The files of a source, in the order in which they are to be read."""
+    """Files of a source, in the order in which to read them."""
 
     snapshot: Path | None
     segments: tuple[Path, ...]
 
 
 def open_source(path: Path) -> Source:
-    """The files to read at ``path``.
+    """Return the files to read at ``path``.
 
     Raises:
-        StorageError: there are none, or they cannot be listed.
+        StorageError: no such files, or the directory cannot be listed.
     """
     try:
         if path.is_dir():
@@ -82,13 +82,13 @@ def _directory(path: Path) -> Source:
     if not checkpoints:
         return Source(None, tuple(segments))
     newest = max(checkpoints)
-    # The segment that holds the end of the snapshot, and all after it.
+    # The segment with the end of the snapshot, and all later segments.
     first = max((at for at, one in enumerate(segments) if int(one.stem) <= newest.end_offset), default=0)
     return Source(checkpoints[newest], tuple(segments[first:]))
 
 
 def _kind_of(path: Path) -> str | None:
-    """The kind of a file that holds no metadata, by its content."""
+    """Return the kind of a file without metadata, by its content."""
     if not path.is_file():
         return None
     try:
@@ -105,8 +105,8 @@ def _kind_of(path: Path) -> str | None:
 
 
 def _why_no_metadata(path: Path, header: Header | None, first: RecordBatch | None = None) -> str | None:
-    """Reason why a log that begins with this header, and this batch where it can be read, is no metadata log; None: it
-    may be one.
+    """Return why a log that begins with this header, and this batch if readable, is no metadata log; None: it may be
+    one.
 
     A metadata log has no compression, no producers and no keys, and a frame version of 1 before each record (KIP-631).
     """
@@ -123,11 +123,11 @@ def _why_no_metadata(path: Path, header: Header | None, first: RecordBatch | Non
 
 
 def batches_of(path: Path) -> Iterator[RecordBatch]:
-    """The batches of one file, up to one that is not there in full.
+    """Yield the batches of one file, up to the first incomplete one.
 
     Raises:
         StorageError: the file cannot be read.
-        LogCorruptError: a batch is there in full and wrong.
+        LogCorruptError: a complete batch is invalid.
     """
     try:
         data = read_file(path)
@@ -147,11 +147,11 @@ def batches_of(path: Path) -> Iterator[RecordBatch]:
 
 
 def load(path: Path) -> Loaded:
-    """The state that a source describes.
+    """Return the state of a source.
 
     Raises:
         StorageError: the source cannot be read.
-        LogCorruptError: a file does not check; names it and the position.
+        LogCorruptError: a file fails a check; the text has file and position.
         KjbodError: records contradict each other.
     """
     source = open_source(path)
@@ -176,7 +176,7 @@ def _image(records: Any, last_offset: int, epoch: int, path: Path) -> MetadataIm
 
 
 def _replay(segment: Path, replayer: Replayer, wall_ms: int) -> int:
-    """Replay what is new in a segment; when its last record was written."""
+    """Replay the new records of a segment, and return the time of its last record."""
     try:
         for batch in batches_of(segment):
             if batch.last_offset <= replayer.image.offset:
@@ -198,9 +198,9 @@ def _replay(segment: Path, replayer: Replayer, wall_ms: int) -> int:
 
 
 def dump_source(path: Path, *, layout: bool = False) -> Iterator[dict[str, Any]]:
-    """An object per record of a source: ``file``, ``offset``, ``timestamp``, ``epoch`` and the payload as
-    :func:`kjbod.metadata.dump.payload_json` gives it. Offsets of a snapshot are of the file. With ``layout`` also
-    ``{"path": Path}`` where a file begins, and ``{"batch": RecordBatch}`` where a batch does.
+    """Yield an object per record of a source: ``file``, ``offset``, ``timestamp``, ``epoch`` and the payload of
+    :func:`kjbod.metadata.dump.payload_json`. Offsets of a snapshot are relative to the file. With ``layout`` also yield
+    ``{"path": Path}`` at the start of a file, and ``{"batch": RecordBatch}`` at that of a batch.
 
     Raises:
         StorageError, LogCorruptError: as :func:`batches_of`.

@@ -1,4 +1,4 @@
-"""KRaft metadata records: the classes, their versions and their framing.
+"""KRaft metadata records: their classes, versions and framing.
 
 Field names, types, versions and defaults are Kafka's (``metadata/src/main/resources/common/metadata/*.json``, up to
 4.3). A record's value is an unsigned varint frame version (1), api key and record version, then the flexible body
@@ -6,9 +6,9 @@ Field names, types, versions and defaults are Kafka's (``metadata/src/main/resou
 hold raises, unless the field is marked ignorable: the caller picks the version from the metadata.version.
 
 Nearly all of a metadata log is about partitions, and nearly all partitions are alike: few sets of brokers and
-directories serve very many. In both of their records the ids come first in the body, so that all that follows them, the
-*tail*, is the same bytes for all that are alike. :func:`encode_record` and :func:`decode_record` keep the tails that
-they have met; :class:`PartitionRecordRef` is what is made of them by the hundred thousand.
+directories serve very many. In both partition records the ids come first in the body. So the bytes after the ids, the
+*tail*, are equal for all partitions that are alike. :func:`encode_record` and :func:`decode_record` cache tails;
+:class:`PartitionRecordRef` is a record made from a shared tail.
 """
 
 import contextlib
@@ -54,14 +54,14 @@ class Wire(Struct, frozen=True):
 
 @cache
 def wire_fields(cls: type[Any]) -> Mapping[str, tuple[Wire, Any]]:
-    """The fields of a record, or of a struct in one, by name: each on the wire, and its default; :data:`.REQUIRED`:
-    it has none."""
+    """Return the fields of a record, or of a struct in one, by name: each with its wire form and its default;
+    :data:`.REQUIRED`: no default."""
     hints, defaults = get_type_hints(cls, include_extras=True), defaults_of(cls)
     return {name: (get_args(hints[name])[1], defaults.get(name, REQUIRED)) for name in cls.__struct_fields__}
 
 
 def schema_of(cls: type[Struct], version: int, name: str | None = None) -> Schema:
-    """The schema of ``version`` of a class whose fields have a :class:`Wire` each."""
+    """Return the schema of ``version`` of a class whose fields each have a :class:`Wire`."""
     fields = []
     for field, (wire, default) in wire_fields(cls).items():
         if version >= wire.since:
@@ -131,7 +131,7 @@ class TopicRecord(Record, frozen=True, kw_only=True):
 
 
 class PartitionRecord(Record, frozen=True, kw_only=True):
-    """A partition, whole."""
+    """A partition with all of its fields."""
 
     API_KEY: ClassVar[int] = 3
     VERSION_MAX: ClassVar[int] = 2
@@ -163,7 +163,8 @@ class ConfigRecord(Record, frozen=True, kw_only=True):
 
 
 class PartitionChangeRecord(Record, frozen=True, kw_only=True):
-    """Change of a partition; null is unchanged. Each raises the partition epoch, a leader the leader epoch."""
+    """Change of a partition; null: unchanged. Each change raises the partition epoch, a change of leader the leader
+    epoch."""
 
     API_KEY: ClassVar[int] = 5
     VERSION_MAX: ClassVar[int] = 2
@@ -301,7 +302,7 @@ class RemoveAccessControlEntryRecord(Record, frozen=True, kw_only=True):
 
 
 class NoOpRecord(Record, frozen=True, kw_only=True):
-    """Keeps offsets moving in an idle cluster."""
+    """A record without content that advances the offsets of an idle cluster."""
 
     API_KEY: ClassVar[int] = 20
 
@@ -322,20 +323,20 @@ class RemoveUserScramCredentialRecord(Record, frozen=True, kw_only=True):
 
 
 class BeginTransactionRecord(Record, frozen=True, kw_only=True):
-    """From here on records are buffered until the transaction ends."""
+    """Start of a transaction: the following records are buffered until its end."""
 
     API_KEY: ClassVar[int] = 23
     name: Annotated[str | None, Wire("string", tag=0, nullable=True)] = None
 
 
 class EndTransactionRecord(Record, frozen=True, kw_only=True):
-    """The buffered records count."""
+    """End of a transaction: the buffered records are applied."""
 
     API_KEY: ClassVar[int] = 24
 
 
 class AbortTransactionRecord(Record, frozen=True, kw_only=True):
-    """The buffered records do not count."""
+    """Abort of a transaction: the buffered records are dropped."""
 
     API_KEY: ClassVar[int] = 25
     reason: Annotated[str | None, Wire("string", tag=0, nullable=True)] = None
@@ -378,13 +379,13 @@ RECORD_TYPES: Mapping[int, type[Record]] = {cls.API_KEY: cls for cls in Record._
 
 
 class UnknownRecord(Record, frozen=True, kw_only=True):
-    """A record that is not understood in full: of a newer Kafka, or damaged (:mod:`.newer`).
+    """A record that is not understood in full: from a newer Kafka, or damaged (:mod:`.newer`).
 
     Attributes:
-        api_key: its type; -1 where its head cannot be read.
-        version: of the record; -1 likewise.
-        known: the record with the fields that the newest known version has; None: it cannot be decoded like that.
-        count: how many records this one stands for.
+        api_key: type of the record; -1 if its head cannot be read.
+        version: version of the record; -1 if its head cannot be read.
+        known: the record with the fields of the newest known version; None: it cannot be decoded that way.
+        count: number of records that this one represents.
     """
 
     api_key: int = -1
@@ -396,7 +397,7 @@ class UnknownRecord(Record, frozen=True, kw_only=True):
 TRANSACTION_MARKERS: Mapping[int, type[Record]] = {
     cls.API_KEY: cls for cls in (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 }
-"""They have no field that anything depends on: the type of a newer version says all."""
+"""Records without a relevant field: in a newer version the type is enough."""
 
 _codecs: dict[tuple[int, int], Codec[Any]] = {}
 R = TypeVar("R", bound=Record)
@@ -421,7 +422,7 @@ def record_codec(api_key: int, version: int) -> Codec[Any]:
 # ---------------------------------------------------------------- records of partitions
 
 TAILS_MAX = 8_192
-"""How many tails are kept, for writing and for reading each; then all are forgotten."""
+"""Maximum cached tails, for writing and for reading each; a full cache is emptied."""
 
 _IDS = struct.Struct(">i16s")
 _HEAD_BYTES = 3
@@ -437,7 +438,7 @@ def _tail_fields(cls: type[Record]) -> tuple[str, ...]:
 TAIL_OF: Mapping[type[Record], Callable[[Any], tuple[Any, ...]]] = {
     cls: attrgetter(*_tail_fields(cls)) for cls in (PartitionRecord, PartitionChangeRecord)
 }
-"""All that a partition's record says beside whose it is."""
+"""All values of a partition's record except the partition's id."""
 _PARTITION_HEADS = frozenset(
     bytes((FRAME_VERSION, cls.API_KEY, version))
     for cls in (PartitionRecord, PartitionChangeRecord)
@@ -489,21 +490,21 @@ _COPY: Mapping[type[Record], Callable[[Any, Uuid, int], Any]] = {
 
 
 def for_partition(record: P, topic_id: Uuid, partition_id: int) -> P:
-    """A copy of a record that is about another partition."""
+    """Return a copy of a record for another partition."""
     made: P = _COPY[type(record)](record, topic_id, partition_id)
     return made
 
 
 class PartitionRecordRef(NamedTuple):
-    """The record of one of many partitions: it says of its partition what ``like`` says of another. What is made,
-    encoded and replayed by the hundred thousand is worked out once per ``like``, and costs this tuple for each."""
+    """A record of one of many equal partitions: like ``like``, but for another partition. The costly work is done once
+    per ``like``, and each further record costs only this tuple."""
 
     like: PartitionRecord | PartitionChangeRecord
     topic_id: Uuid
     partition_id: int
 
     def whole(self) -> PartitionRecord | PartitionChangeRecord:
-        """The record itself."""
+        """Return the record itself."""
         return for_partition(self.like, self.topic_id, self.partition_id)
 
 
@@ -512,7 +513,7 @@ AnyRecord: TypeAlias = Record | PartitionRecordRef
 
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    """Remember, in bounded memory."""
+    """Add an entry to a cache of bounded size."""
     if len(kept) >= TAILS_MAX:
         kept.clear()
     kept[key] = value
@@ -522,7 +523,7 @@ def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 def encode_record(record: Record, version: int | None = None) -> bytes:
-    """A record's value in a batch, in ``version`` or else the newest one."""
+    """Encode a record's value in a batch, in ``version`` or else the newest version."""
     version = record.VERSION_MAX if version is None else version
     tail_of = TAIL_OF.get(type(record))
     if tail_of is None:
@@ -536,14 +537,15 @@ def encode_record(record: Record, version: int | None = None) -> bytes:
     try:
         return known[0] + _IDS.pack(record.partition_id, record.topic_id) + known[1]  # type: ignore[attr-defined]
     except struct.error:
-        return _encode(record, version)  # which says what is wrong
+        return _encode(record, version)  # raises with the reason
 
 
 def encode_alike(like: PartitionRecord | PartitionChangeRecord, version: int) -> Callable[[Uuid, int], bytes]:
-    """:func:`encode_record` of what is like this record, by topic id and partition number.
+    """Return a function that encodes records like this one, by topic id and partition number, as :func:`encode_record`
+    does.
 
     Raises:
-        struct.error: by the function: a partition number that is none.
+        struct.error: raised by the function for an invalid partition number.
     """
     value = _encode(like, version)
     head, tail, pack = value[:_HEAD_BYTES], value[_TAIL_FROM:], _IDS.pack
@@ -560,7 +562,7 @@ def _encode(record: Record, version: int) -> bytes:
 
 
 def decode_record(value: Buffer) -> tuple[Record, int]:
-    """A record and its version.
+    """Return a record and its version.
 
     Raises:
         MalformedMessageError: another frame version, an unknown record or version, bytes missing or left over.
@@ -570,7 +572,7 @@ def decode_record(value: Buffer) -> tuple[Record, int]:
 
 
 def decode_any(value: Buffer) -> tuple[AnyRecord, int]:
-    """Like :func:`decode_record`, but a partition record stays in its shared form (:class:`PartitionRecordRef`).
+    """Decode like :func:`decode_record`, but keep a partition record in its shared form (:class:`PartitionRecordRef`).
 
     Raises:
         MalformedMessageError: as :func:`decode_record`.
@@ -597,7 +599,7 @@ def _decode(value: Buffer) -> tuple[Record, int]:
 
 
 def _head(value: Buffer) -> tuple[int, int, int]:
-    """Api key, record version, and where the body begins."""
+    """Return api key, record version, and the start of the body."""
     try:
         frame, at = read_uvarint(value, 0)
         api_key, at = read_uvarint(value, at)
@@ -610,8 +612,8 @@ def _head(value: Buffer) -> tuple[int, int, int]:
 
 
 def decode_newer(value: Buffer) -> AnyRecord:
-    """Like :func:`decode_any`, for an observer: a record that cannot be decoded is an :class:`UnknownRecord`. Its known
-    fields are taken only where nothing is left over: Kafka has put new fields between old ones before."""
+    """Decode like :func:`decode_any`, for an observer: a record that cannot be decoded is an :class:`UnknownRecord`.
+    Its known fields are used only if no bytes are left over: Kafka has inserted new fields between old ones before."""
     with contextlib.suppress(MalformedMessageError):
         return decode_any(value)[0]
     try:

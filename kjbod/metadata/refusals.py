@@ -1,6 +1,5 @@
-"""Refusals of whole requests, as Kafka's controllers and brokers give them: for the controller, and for the agent's
-listener, which also answers for a controller that cannot be reached. Pure.
-"""
+"""Refusals of whole requests, as Kafka's controllers and brokers send them. For the controller, and for the agent's
+listener, which also answers for an unreachable controller. Pure."""
 
 from typing import Any
 
@@ -49,13 +48,13 @@ from kjbod.wire.messages import (
 
 
 def refusal(request: RequestBody[Any], code: ErrorCode, version: int, message: str | None = None) -> ResponseBody:
-    """The answer that says only ``code``: for each item where the answer has no place for it above them.
+    """Return the answer with ``code`` only: once, or for each item if the answer has no field for it above the items.
 
     Args:
-        request: what is refused.
-        code: why.
-        version: of the request; the answer to an older one may have other places.
-        message: why, in words; None: Kafka's words, where it has some.
+        request: the refused request.
+        code: the error code.
+        version: version of the request; answers to older versions may have other fields.
+        message: the reason as text; None: Kafka's text for the code, if any.
     """
     message = message or TEXTS.get(code)
     match request:
@@ -90,7 +89,7 @@ def refusal(request: RequestBody[Any], code: ErrorCode, version: int, message: s
         case DeleteAclsRequest():
             result = DeleteAclsResponseFilter(error_code=code, error_message=message)
             return DeleteAclsResponse(filter_results=(result,) * len(request.filters))
-        case ElectLeadersRequest() if version == 0:  # its answer has no place for it above the partitions
+        case ElectLeadersRequest() if version == 0:  # version 0 of this answer has no error code above the partitions
             return ElectLeadersResponse(replica_election_results=_elections(request, code, message))
     response = API[request.API_KEY].response
     fields: dict[str, Any] = {"error_code": code}

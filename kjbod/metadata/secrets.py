@@ -1,6 +1,6 @@
-"""Secrets in the metadata: keys and salts of SCRAM credentials, tokens, values of configurations that are passwords
-(``ConfigDef.Type.PASSWORD``; ``MetadataNodeRedactionCriteria``, which hides all configurations of a type that it does
-not know)."""
+"""Find and hide secrets in the metadata: keys and salts of SCRAM credentials, tokens, and configuration values that are
+passwords (``ConfigDef.Type.PASSWORD``). Kafka's ``MetadataNodeRedactionCriteria`` also hides all configurations of an
+unknown type."""
 
 import re
 from collections.abc import Mapping
@@ -48,27 +48,27 @@ ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.locat
 transaction.partition.verification.enable unclean.leader.election.enable
 """
 _OF_BROKERS: Final = frozenset(_TABLE.split())
-"""What can be set for brokers while they run (``DynamicBrokerConfig``, ``QuotaConfig``) and is no password. Any other
-name is a plug-in's, and its value may be anything."""
+"""Configurations of brokers that can be changed at run time (``DynamicBrokerConfig``, ``QuotaConfig``) and are no
+passwords. Any other name belongs to a plug-in, and its value may be a secret."""
 _OF_A_LISTENER: Final = "listener.name."
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "USER_SCRAM_CREDENTIAL_RECORD": frozenset({"salt", "storedKey", "serverKey"}),
     "DELEGATION_TOKEN_RECORD": frozenset({"tokenId"}),
     "REMOVE_DELEGATION_TOKEN_RECORD": frozenset({"tokenId"}),
 }
-"""By the type of a record, as a dump has them."""
+"""Secret fields by record type, as named in a dump."""
 
 
 def is_password(config: str, resource_type: int) -> bool:
-    """Whether the value of a configuration is a secret, by its name: those of Kafka that are named so, with any prefix,
-    and of a broker all that Kafka does not know."""
+    """Return whether the value of a configuration is a secret, by its name: Kafka's password keys with any prefix, and
+    every broker key that Kafka does not know."""
     if _PASSWORDS.fullmatch(config):
         return True
     return resource_type == BROKER and not _is_known(config)
 
 
 def _is_known(config: str) -> bool:
-    """Whether it is a broker's, or one of a listener: behind its name, and maybe that of a mechanism."""
+    """Return whether the key is a known broker key, also with the prefix of a listener and maybe a mechanism."""
     if config in _OF_BROKERS:
         return True
     parts = config.split(".")
@@ -76,14 +76,14 @@ def _is_known(config: str) -> bool:
 
 
 def has_secrets(record: Record) -> bool:
-    """Whether who reads this record could pretend to be somebody."""
+    """Return whether the record contains a secret with which a reader could log in as somebody else."""
     return isinstance(record, UserScramCredentialRecord) or (
         isinstance(record, ConfigRecord) and is_password(record.name, record.resource_type)
     )
 
 
 def without_secrets(dumped: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as :mod:`kjbod.metadata.dump` gives it, with what is secret hidden."""
+    """Return a record from :mod:`kjbod.metadata.dump` with its secrets hidden."""
     kind, data = dumped.get("type"), dumped.get("data")
     if not isinstance(data, Mapping):
         return dict(dumped)

@@ -1,7 +1,7 @@
-"""A shell over a tree of metadata: the commands of ``kafka-metadata-shell``, with its words. Pure: lines in, lines out.
+"""Shell over a tree of metadata, with the commands and texts of ``kafka-metadata-shell``. Pure: lines in, lines out.
 
-The commands are a table (:data:`COMMANDS`). Paths may be globs: ``*``, ``?``, ``{a,b}``; a backslash takes the meaning
-from the next character (``org.apache.kafka.shell``).
+The commands are in a table (:data:`COMMANDS`). Paths may be globs: ``*``, ``?``, ``{a,b}``; a backslash escapes the
+next character (``org.apache.kafka.shell``).
 """
 
 import re
@@ -17,41 +17,41 @@ _INDENT = "  "
 
 
 class Line(Struct, frozen=True):
-    """A line that a command prints; ``error``: it says what could not be done."""
+    """A line that a command prints; ``error``: the line is an error."""
 
     text: str
     error: bool = False
 
 
 class Found(Struct, frozen=True):
-    """A node, and the names that lead to it from the root."""
+    """A node, and its path of names from the root."""
 
     path: tuple[str, ...]
     node: Node
 
     @property
     def name(self) -> str:
-        """The last name, ``/`` for the root."""
+        """Return the last name, ``/`` for the root."""
         return self.path[-1] if self.path else "/"
 
 
 class Command(Struct, frozen=True):
-    """A command: how it is called, and what it does."""
+    """A command: its usage and its function."""
 
     usage: str
     what: str
     run: "Callable[[Shell, Sequence[str]], Iterator[Line]]"
     arguments: tuple[int, int | None]
-    """How many it takes, at least and at most; None: any number."""
+    """Minimum and maximum number of arguments; None: no maximum."""
     paths: bool = False
-    """Its arguments are paths, and completed as such."""
+    """Whether the arguments are paths, with completion of paths."""
 
 
 class Shell(Struct):
-    """A working directory in a tree, and what was entered so far.
+    """State of a shell: its working directory in a tree, and whether it is done.
 
     Args:
-        root: the tree as it is when a command begins.
+        root: returns the tree when a command begins.
         width: columns of the terminal; None: one name per line.
     """
 
@@ -60,10 +60,10 @@ class Shell(Struct):
     working_directory: tuple[str, ...] = ()
     entered: list[str] = field(default_factory=list)
     done: bool = False
-    """``exit`` was entered."""
+    """Whether ``exit`` was entered."""
 
     def enter(self, text: str) -> Iterator[Line]:
-        """Run one line as a person enters it."""
+        """Run one line as entered by a user."""
         if text.strip():
             self.entered.append(text.strip())
         try:
@@ -113,7 +113,7 @@ class Shell(Struct):
         return completed
 
     def _absolute(self, path: str) -> tuple[str, ...]:
-        """The names of a path, without ``.`` and ``..``."""
+        """Return the names of a path, without ``.`` and ``..``."""
         names = [] if path.startswith("/") else list(self.working_directory)
         for name in path.split("/"):
             if name == "..":
@@ -123,7 +123,7 @@ class Shell(Struct):
         return tuple(names)
 
     def find(self, path: str) -> list[Found]:
-        """The nodes that a path or glob names; none where there are none."""
+        """Return the nodes of a path or glob; empty if there are none."""
         return list(_matches(self.root(), self._absolute(path), ()))
 
 
@@ -151,7 +151,7 @@ def _matches(node: Node, names: Sequence[str], path: tuple[str, ...]) -> Iterato
 
 
 def _pattern(glob: str) -> re.Pattern[str] | None:
-    """A glob as a pattern, None where it is a plain name; a group that is not closed makes it one
+    """Return a glob as a pattern, None if it is a plain name. A glob with an unclosed group is a plain name
     (``GlobComponent``)."""
     out, literal, in_group, characters = "", True, False, iter(glob)
     for char in characters:
@@ -212,7 +212,7 @@ def _find(shell: Shell, targets: Sequence[str]) -> Iterator[Line]:
         if not found:
             yield Line(f"find: {target}: no such file or directory.", error=True)
         for each in found:
-            # A glob names several nodes; each is told by its own path.
+            # A glob may match several nodes; each is shown with its own path.
             top = target if len(found) == 1 else "/" + "/".join(each.path)
             yield from _walk(top, each.node)
 
@@ -267,7 +267,7 @@ def _ls(shell: Shell, targets: Sequence[str]) -> Iterator[Line]:
 
 
 def _in_columns(names: Sequence[str], width: int | None) -> Iterator[Line]:
-    """Names one below the other, in as many columns as fit."""
+    """Print names below each other, in as many columns as fit."""
     rows = len(names)
     if width is not None:
         for columns in range(1, len(names) + 1):
@@ -332,7 +332,7 @@ COMMANDS: Mapping[str, Command] = {
     "pwd": Command("pwd", "Print the working directory.", _pwd, (0, 0)),
     "tree": Command("tree [PATH...]", "Show the contents of metadata nodes as a tree.", _tree, (0, None), paths=True),
 }
-"""By name, as ``help`` lists them."""
+"""Commands by name, in the order of ``help``."""
 
 
 def _choices() -> str:

@@ -1,10 +1,10 @@
 """Checkpoint files: snapshots of the metadata log, and the bootstrap records of a formatted directory.
 
-A checkpoint is a sequence of batches with offsets from 0 that have nothing to do with the log's: a control batch with
-the header and, in a dynamic quorum, KRaftVersion and KRaftVoters; batches of metadata records; a control batch with
-the footer (``RecordsSnapshotWriter``). ``<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`` has the state of all
-records below the end offset; ``0-0`` carries the first voters; ``bootstrap.checkpoint`` carries what the first
-controller is to write.
+A checkpoint is a sequence of batches with offsets from 0, independent of the log's offsets: a control batch with the
+header and, in a dynamic quorum, KRaftVersion and KRaftVoters; batches of metadata records; a control batch with the
+footer (``RecordsSnapshotWriter``). ``<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`` has the state of all
+records below the end offset. ``0-0`` has the first voters. ``bootstrap.checkpoint`` has the records that the first
+controller must write.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ from kjbod.wire.codec import MalformedMessageError
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 _NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _RECORD_OVERHEAD_BYTES = 24
-"""At most, per record: length, attributes, deltas, lengths of key and value, headers."""
+"""Maximum overhead per record: length, attributes, deltas, lengths of key and value, headers."""
 _RECORDS_PER_STEP = 500
 
 
 class SnapshotId(Struct, frozen=True, order=True):
-    """The log up to where a snapshot reaches: ``end_offset`` is the first that it lacks."""
+    """Position of a snapshot in the log: ``end_offset`` is the first offset that the snapshot does not contain."""
 
     end_offset: int
     epoch: int
@@ -57,8 +57,8 @@ class SnapshotId(Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, file_name: str) -> "SnapshotId | None":
-        """The id that a file name says, None where it is not a finished snapshot's: an offset has eight bytes, an epoch
-        four."""
+        """Return the id in a file name; None if it is not that of a finished snapshot. An offset has eight bytes, an
+        epoch four."""
         match = _NAME.fullmatch(file_name)
         if match is None or int(match[1]) > INT64_MAX or int(match[2]) > INT32_MAX:
             return None
@@ -86,19 +86,19 @@ def encode_checkpoint(
     timestamp_ms: int | None = None,
     metadata_version: int | None = None,
 ) -> bytes:
-    """A checkpoint as bytes.
+    """Encode a checkpoint.
 
     Args:
         header_timestamp_ms: time of the last record of the log that the snapshot contains; 0 for bootstrap records.
-        kraft: kraft.version and voters; None where the checkpoint says nothing of them.
-        records: in the order in which they are to be replayed.
+        kraft: kraft.version and voters; None if the checkpoint has neither.
+        records: records in the order in which to replay them.
         leader_epoch: the snapshot's epoch.
-        timestamp_ms: of the records; ``header_timestamp_ms`` where not given.
-        metadata_version: decides the versions of the records; by default what a record among them says, else the
+        timestamp_ms: timestamp of the records; default ``header_timestamp_ms``.
+        metadata_version: decides the versions of the records; default: the level of a record among them, else the
             latest.
 
     Raises:
-        UnsupportedVersionError: a record has something that this metadata.version cannot hold.
+        UnsupportedVersionError: a record has a value that this metadata.version cannot hold.
     """
     records = tuple(records)
     return b"".join(
@@ -124,7 +124,7 @@ def encode_batches(
     level: int,
     batch_bytes: int,
 ) -> Iterator[bytes]:
-    """The batches of a checkpoint."""
+    """Yield the batches of a checkpoint."""
     head: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=header_timestamp_ms)]
     if kraft is not None:
         head.append(KRaftVersion(k_raft_version=kraft[0]))
@@ -164,10 +164,10 @@ def _full_batches(values: Iterable[bytes], batch_bytes: int) -> Iterator[list[by
 
 
 def decode_checkpoint(data: bytes, name: str, *, observed: bool = False) -> Checkpoint:
-    """Contents of a whole checkpoint's bytes; ``name`` is for the error, ``observed`` as :func:`decode_in_steps`.
+    """Decode all bytes of a checkpoint; ``name`` is for errors, ``observed`` as for :func:`decode_in_steps`.
 
     Raises:
-        LogCorruptError: a batch or record does not check, the header or footer is missing, or something follows it.
+        LogCorruptError: a batch or record fails a check, header or footer is missing, or bytes follow the footer.
     """
     steps = decode_in_steps(data, name, observed=observed)
     while True:
@@ -181,16 +181,16 @@ def decode_checkpoint(data: bytes, name: str, *, observed: bool = False) -> Chec
 def decode_in_steps(
     data: bytes, name: str, wanted: Callable[[Record], bool] | None = None, *, observed: bool = False
 ) -> Generator[None, None, Checkpoint]:
-    """:func:`decode_checkpoint` with a pause every few milliseconds, for an event loop: 100,000 partitions take a
-    second or two.
+    """Decode a checkpoint like :func:`decode_checkpoint`, with a pause every few milliseconds for the event loop:
+    100,000 partitions take a second or two.
 
     Args:
-        data: all bytes.
-        name: for the error.
-        wanted: which records it has; None: all.
-        observed: for an observer, which goes on beyond what it cannot decode: the records begin with an
-            :class:`UnknownRecord` for each kind of these, and have their known fields in their place. Else it is an
-            error.
+        data: all bytes of the checkpoint.
+        name: name for errors.
+        wanted: records to return; None: all.
+        observed: for an observer, which continues after undecodable records: the result begins with an
+            :class:`UnknownRecord` for each kind of these, and has their known fields in their place. Without it they
+            are an error.
     """
     controls: list[ControlRecord] = []
     records: list[Record] = []
@@ -232,8 +232,8 @@ def decode_in_steps(
 
 
 def _observed_controls(batch: RecordBatch) -> Iterator[ControlRecord]:
-    """The control records of a batch, as far as an observer knows them. Where a checkpoint begins and ends, the type
-    says, whatever the version."""
+    """Return the control records of a batch that an observer knows. Header and footer are recognized by type, whatever
+    their version."""
     for record in batch.records if batch.control else ():
         with contextlib.suppress(MalformedMessageError):
             yield decode_control(record.key, record.value)[0]

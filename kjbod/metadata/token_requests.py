@@ -1,6 +1,5 @@
-"""Requests for delegation tokens: who may send them, and the answer to who may not (``KafkaApis``, ``ControllerApis``,
-KIP-48, KIP-373). For the controller, and for the agent's listener, which decides before it forwards. Pure.
-"""
+"""Authorization of delegation token requests, and answers to refused ones (``KafkaApis``, ``ControllerApis``, KIP-48,
+KIP-373). For the controller, and for the agent's listener, which decides before it forwards. Pure."""
 
 from typing import Any, Final
 
@@ -24,17 +23,17 @@ from kjbod.wire.messages import RequestBody, ResponseBody
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 NO_MOMENT: Final = -1
-"""Stands for a time in an answer to who may not ask."""
+"""Value of the times in a refusal."""
 
 
 class Requester(Struct, frozen=True):
-    """The sender of a request for tokens.
+    """Sender of a request for delegation tokens.
 
     Attributes:
         principal: ``User:alice``.
-        permissions: of it.
-        forwarded: whether a broker forwards the request.
-        token_authenticated: whether it has shown a token.
+        permissions: permissions of the principal.
+        forwarded: whether a broker forwarded the request.
+        token_authenticated: whether the sender logged in by a delegation token.
     """
 
     principal: str
@@ -44,16 +43,16 @@ class Requester(Struct, frozen=True):
 
     @property
     def may_ask(self) -> bool:
-        """Whether it may ask for tokens at all: nobody by a token, and nobody without a name who comes straight
-        (``allowTokenRequests``)."""
+        """Return whether the sender may request tokens at all (``allowTokenRequests``): not after a login by a token,
+        and not anonymously on a direct connection."""
         return not self.token_authenticated and (self.forwarded or self.principal != ANONYMOUS)
 
     def may_create_for(self, owner: str) -> bool:
-        """Whether it may have a token of this owner."""
+        """Return whether the sender may create a token for this owner."""
         return owner == self.principal or self.permissions.allow(Operation.CREATE_TOKENS, ResourceType.USER, owner)
 
     def may_describe(self, token: DelegationTokenRecord) -> bool:
-        """Whether it may see a token, its HMAC too."""
+        """Return whether the sender may see a token, including its HMAC."""
         return (
             concerns(token, self.principal)
             or self.permissions.allow(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
@@ -62,19 +61,19 @@ class Requester(Struct, frozen=True):
 
 
 def concerns(token: DelegationTokenRecord, principal: str) -> bool:
-    """Whether a token is somebody's, was asked for by it, or may be renewed by it (``ownerOrRenewer``)."""
+    """Return whether the principal is the token's owner, requester or renewer (``ownerOrRenewer``)."""
     return principal in (token.owner, token.requester, *token.renewers)
 
 
 def owner_of(request: CreateDelegationTokenRequest, requester: str) -> str:
-    """The principal that the token is to be of."""
+    """Return the principal that will own the token."""
     if not request.owner_principal_name:
         return requester
     return f"{request.owner_principal_type}:{request.owner_principal_name}"
 
 
 def refuse(request: RequestBody[Any], asks: Requester) -> ResponseBody | None:
-    """The answer to who may not ask for this; None: it may."""
+    """Return the refusal if the sender may not make the request; None: it is allowed."""
     code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     if isinstance(request, CreateDelegationTokenRequest):
         return _refuse_new(request, asks)
@@ -92,7 +91,7 @@ def refuse(request: RequestBody[Any], asks: Requester) -> ResponseBody | None:
 
 def _refuse_new(request: CreateDelegationTokenRequest, asks: Requester) -> CreateDelegationTokenResponse | None:
     if request.owner_principal_name and request.owner_principal_type is None:
-        # Where Java finds a null, and its refusal names nobody.
+        # Java finds a null here, so its refusal has no name.
         return not_created(ErrorCode.UNKNOWN_SERVER_ERROR, ANONYMOUS, ANONYMOUS)
     owner = owner_of(request, asks.principal)
     if not asks.may_ask:
@@ -103,7 +102,7 @@ def _refuse_new(request: CreateDelegationTokenRequest, asks: Requester) -> Creat
 
 
 def not_created(code: ErrorCode, owner: str, requester: str, moment: int = NO_MOMENT) -> CreateDelegationTokenResponse:
-    """An answer without a token; ``moment`` stands for the times."""
+    """Return an answer without a token; ``moment`` is the value of the times."""
     owner_type, _, owner_name = owner.partition(":")
     requester_type, _, requester_name = requester.partition(":")
     return CreateDelegationTokenResponse(

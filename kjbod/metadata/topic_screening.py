@@ -1,6 +1,5 @@
-"""A request about several topics, of which its sender may have some: what is taken out, and what is answered for it
-(``ControllerApis``). For the controller, and for the agent's listener, which decides before it forwards. Pure.
-"""
+"""Remove unauthorized topics from a request about several topics, and add their errors to the answer
+(``ControllerApis``). For the controller, and for the agent's listener, which decides before it forwards. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
@@ -28,7 +27,7 @@ TEXTS: Final[Mapping[int, str]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
 }
-"""Kafka's words for a refusal."""
+"""Kafka's texts of refusals."""
 
 
 class Allows(Protocol):
@@ -41,8 +40,8 @@ class Screened(Struct, frozen=True):
     """A request after authorization.
 
     Attributes:
-        allowed: what may be done; None: nothing.
-        merge: makes the sender's answer of the one to ``allowed``; of None where nothing was done.
+        allowed: the allowed part of the request; None: nothing is allowed.
+        merge: makes the answer for the sender from the answer to ``allowed``, or from None if nothing was done.
     """
 
     allowed: RequestBody[Any] | None
@@ -50,7 +49,7 @@ class Screened(Struct, frozen=True):
 
 
 def screen_create_topics(request: CreateTopicsRequest, permissions: Allows, text: str) -> Screened:
-    """Take out the topics that the sender may not create; ``text`` is said of them."""
+    """Remove the topics that the sender may not create; ``text`` is their error message."""
     anything = permissions.allow(Operation.CREATE, ResourceType.CLUSTER)
     names = dict.fromkeys(topic.name for topic in request.topics)
     refused = {
@@ -72,7 +71,7 @@ def screen_create_topics(request: CreateTopicsRequest, permissions: Allows, text
 
 
 def screen_delete_topics(request: DeleteTopicsRequest, image: MetadataImage, permissions: Allows) -> Screened:
-    """Take out the topics that the sender may not delete. Who may not see one either is not told its name."""
+    """Remove the topics that the sender may not delete. A sender without DESCRIBE does not learn a topic's name."""
     anything = permissions.allow(Operation.DELETE, ResourceType.CLUSTER)
     refused: list[DeleteTopicsResponseTopic] = []
 
@@ -102,7 +101,7 @@ def screen_delete_topics(request: DeleteTopicsRequest, image: MetadataImage, per
 
 
 def _without_secrets(topic: CreateTopicsResponseTopic, permissions: Allows) -> CreateTopicsResponseTopic:
-    """The configuration of a new topic is for those who may describe it."""
+    """Remove the configuration of a new topic unless the sender may describe it."""
     if topic.error_code or permissions.allow(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         return topic
     return structs.replace(

@@ -1,12 +1,12 @@
-"""A metadata image as a tree of directories and files, in the names and texts of ``kafka-metadata-shell``.
+"""A metadata image as a tree of directories and files, with the names and texts of ``kafka-metadata-shell``.
 
-``/image`` has the metadata, ``/local`` the program that shows them. Leaves read as Kafka's classes print themselves
-(``BrokerRegistration``, ``PartitionRegistration``, ...), so that what a person greps for in one shell is in the other
-(``org.apache.kafka.image.node``). Nodes are made when they are asked for: a tree of 100,000 partitions costs nothing.
+``/image`` has the metadata, ``/local`` the program that shows them. Leaves have the text form of Kafka's classes
+(``BrokerRegistration``, ``PartitionRegistration``, ...), so that a search finds the same text in both shells
+(``org.apache.kafka.image.node``). Nodes are made on demand: a tree of 100,000 partitions costs nothing.
 
-Deliberately different: salts and keys of credentials, tokens, and passwords are hidden unless ``secrets`` is asked for;
-the provenance of a snapshot is the last offset of the log that it contains, not of the file; an entity of a quota that
-is the default is ``user(<default>)``, where Kafka has no name at all; a token's parentheses are balanced.
+Intended differences: salts and keys of credentials, tokens, and passwords are hidden without ``secrets``. The
+provenance of a snapshot is the last log offset that it contains, not the file's. A default entity of a quota is
+``user(<default>)``; Kafka prints no name. The parentheses of a token are balanced.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,23 +40,23 @@ _RECOVERY_STATES = ("RECOVERED", "RECOVERING")
 _ACL_PATTERNS: Mapping[int, str] = {LITERAL: "LITERAL", PREFIXED: "PREFIXED"}
 _ACL_PERMISSIONS: Mapping[int, str] = {DENY: "DENY", ALLOW: "ALLOW"}
 _QUOTA_NAMES: Mapping[str, str] = {"client-id": "clientId", "ip": "ip", "user": "user"}
-"""How the shell calls the types of an entity, in the order in which it puts them."""
+"""Names of entity types in the shell, in the shell's order."""
 
 
 class Leaf(Struct, frozen=True):
-    """A file: one text, which may have several lines."""
+    """A file: a text of one or more lines."""
 
     text: str
 
 
 class Directory(Struct, frozen=True):
-    """A directory whose children are made when they are asked for."""
+    """A directory whose children are made on demand."""
 
     names: Callable[[], Iterable[str]]
     child: Callable[[str], "Node | None"]
 
     def sorted_names(self) -> list[str]:
-        """The children in the shell's order: as text, so that 10 comes before 2."""
+        """Return the children in the shell's order: as text, so 10 comes before 2."""
         return sorted(self.names())
 
 
@@ -69,7 +69,7 @@ class Provenance(Struct, frozen=True):
     offset: int
     epoch: int
     wall_ms: int
-    """When the last record was written, ms since 1970; -1: not known."""
+    """Time of the last record, ms since 1970; -1: unknown."""
 
     def __str__(self) -> str:
         at = "unknown" if self.wall_ms < 0 else f"{_instant(self.wall_ms)}[UTC]"
@@ -82,7 +82,7 @@ def _instant(wall_ms: int) -> str:
 
 
 def tree_of(image: MetadataImage, provenance: Provenance, *, secrets: bool = False) -> Directory:
-    """The root directory."""
+    """Return the root directory."""
     parts: dict[str, Callable[[], Node]] = {
         "provenance": lambda: Leaf(str(provenance)),
         "features": lambda: _features(image),
@@ -132,7 +132,7 @@ def _numbered(entries: Mapping[int, Any], text: Callable[[Any], str]) -> Directo
 
 
 def _number(name: str) -> int | None:
-    """The number of a name that is written as its number is."""
+    """Return the number of a name in canonical form; None for other names."""
     try:
         number = int(name)
     except ValueError:
@@ -220,7 +220,7 @@ def _escaped(name: str | None) -> str:
 
 
 def java_double(value: float) -> str:
-    """``Double.toString``: ``1000000.0``, but ``1.0E7``."""
+    """Return a double as ``Double.toString`` does: ``1000000.0``, but ``1.0E7``."""
     if value == 0 or 1e-3 <= abs(value) < 1e7 or value != value or abs(value) == float("inf"):
         return {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}.get(repr(value), repr(value))
     mantissa, _, exponent = _shortest(value)
@@ -229,7 +229,7 @@ def java_double(value: float) -> str:
 
 
 def _shortest(value: float) -> tuple[str, str, str]:
-    """The fewest digits, two at least, that read back as ``value``, in scientific notation."""
+    """Return the fewest digits, at least two, that read back as ``value``, in scientific notation."""
     for digits in range(1, 17):
         text = f"{value:.{digits}e}"
         if float(text) == value:
@@ -324,7 +324,7 @@ def _partition(partition: PartitionRegistration) -> str:
 
 
 def _name(names: type[IntEnum], number: int) -> str:
-    """A number that this kjbod does not know stays one."""
+    """Return the name of a number; the number itself if kjbod does not know it."""
     try:
         return names(number).name
     except ValueError:

@@ -2,7 +2,7 @@
 
 Sources: ``server.common.MetadataVersion``, ``Feature``, ``TransactionVersion``, ``GroupVersion``,
 ``EligibleLeaderReplicasVersion``, ``ShareVersion``, ``StreamsVersion``. ``scripts/kafka-tables`` prints them from
-Kafka's jars, and a test holds these tables to them.
+Kafka's jars, and a test compares these tables with that output.
 """
 
 from collections.abc import Mapping
@@ -47,20 +47,20 @@ CONTROLLER_REGISTRATION = 15
 NO_OP = 5
 """3.3-IV1: NoOpRecord."""
 BOOTSTRAP_IN_SNAPSHOT = 31
-"""4.4-IV0: a Kafka that runs it takes the first records from the 0-0 snapshot. Older ones want bootstrap.checkpoint."""
+"""4.4-IV0: Kafka reads the first records from the 0-0 snapshot. Older versions need bootstrap.checkpoint."""
 CIDR_ACLS = 32
 """4.4-IV1 (KIP-1276): the host of an ACL may be a network."""
 CONTROLLER_UNREGISTRATION = 33
 """4.4-IV2 (KIP-1312): UnregisterControllerRecord."""
 LATEST = 33
-"""The newest level that kjbod writes and offers: in a registration, by its controller, when it formats."""
+"""The newest level that kjbod writes and offers: in a registration, by its controller, and when it formats."""
 UNDERSTOOD = 33
-"""The newest level whose records kjbod reads in full. Above it an observer goes on as :mod:`.newer` says. It may be
-newer than :data:`LATEST`: a level can be read before the controller has all that it brings."""
+"""The newest level whose records kjbod reads in full. Above it an observer continues as :mod:`.newer` describes. It may
+be newer than :data:`LATEST`: kjbod may read a level before its controller supports it."""
 
 CHANGED_METADATA = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30, 32, 33})
-"""The levels that brought new records or fields (``MetadataVersion.didMetadataChange``): a downgrade from one of them
-or across one of them could lose something."""
+"""The levels that added records or fields (``MetadataVersion.didMetadataChange``): a downgrade from or across one of
+them may lose metadata."""
 
 _RELEASES = (
     "3.0-IV1 3.1-IV0 3.2-IV0 3.3-IV0 3.3-IV1 3.3-IV2 3.3-IV3 3.4-IV0 3.5-IV0 3.5-IV1 3.5-IV2 3.6-IV0 3.6-IV1 3.6-IV2 "
@@ -88,7 +88,7 @@ UNDERSTOOD_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 """The levels, first and last, that kjbod understands: those of Kafka 4.4.0. An agent's registration lists them."""
 
-# The metadata.version from which on formatting finalizes the feature at this level, from the newest down.
+# The metadata.version from which formatting finalizes the feature at this level, newest first.
 _DEFAULT_SINCE: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
     {
         ELIGIBLE_LEADER_REPLICAS_VERSION: ((26, 1),),
@@ -142,8 +142,9 @@ def release_level(name: str) -> int:
 
 
 def default_features(metadata_version: int) -> dict[str, int]:
-    """The features that formatting at ``metadata_version`` finalizes: metadata.version first, then the others that are
-    not zero, by name (``Feature.defaultLevel``). kraft.version is not among them: the kind of quorum decides it."""
+    """Return the features that formatting at ``metadata_version`` finalizes: metadata.version first, then the
+    others that are not zero, by name (``Feature.defaultLevel``). kraft.version is not included: the kind of
+    quorum decides it."""
     others = {}
     for name, levels in sorted(_DEFAULT_SINCE.items()):
         if (level := next((one for since, one in levels if metadata_version >= since), 0)) > 0:
@@ -160,15 +161,15 @@ def version_mapping(metadata_version: int) -> dict[str, int]:
 
 
 def dependencies(feature: str, level: int) -> dict[str, int]:
-    """The levels of other features that a feature needs (``FeatureVersion.dependencies``). Up to 4.4 one feature needs
-    another."""
+    """Return the levels of other features that a feature needs (``FeatureVersion.dependencies``). Up to Kafka 4.4, only
+    one feature needs another."""
     if feature == ELIGIBLE_LEADER_REPLICAS_VERSION and level >= 1:
         return {METADATA_VERSION: ELIGIBLE_LEADER_REPLICAS}
     return {}
 
 
 def metadata_changed(low: int, high: int) -> bool:
-    """Whether the metadata of level ``high`` may hold what that of the lower level ``low`` cannot
+    """Return whether metadata of level ``high`` may not fit into the lower level ``low``
     (``MetadataVersion.checkIfMetadataChanged``)."""
     return any(low < level <= high for level in CHANGED_METADATA)
 
@@ -182,8 +183,8 @@ def record_version_max(record_type: type[Record], metadata_version: int) -> int:
 
 
 def record_version(record: Record, metadata_version: int) -> int:
-    """The version in which Kafka writes ``record`` at ``metadata_version``: the newest one allowed, except that a
-    BrokerRegistrationChange takes the oldest one that holds what it says (as seen in the log of 4.3.1)."""
+    """Return the version in which Kafka writes ``record`` at ``metadata_version``: the newest allowed version. A
+    BrokerRegistrationChange uses the oldest version that can hold its values (as seen in the log of 4.3.1)."""
     newest = record_version_max(type(record), metadata_version)
     if not isinstance(record, BrokerRegistrationChangeRecord):
         return newest
@@ -193,5 +194,5 @@ def record_version(record: Record, metadata_version: int) -> int:
         needed = 2
     else:
         needed = 1 if record.in_controlled_shutdown else 0
-    # Where the level does not allow what is needed, encoding refuses; nothing is lost silently.
+    # If the level does not allow a value, encoding refuses it, so nothing is lost silently.
     return min(needed, newest)
