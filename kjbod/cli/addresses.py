@@ -1,4 +1,4 @@
-"""``HOST:PORT[,HOST:PORT...]`` as an option of the commands that talk to a cluster."""
+"""Option type ``HOST:PORT[,HOST:PORT...]`` of the commands that talk to a cluster."""
 
 from collections.abc import Callable
 
@@ -9,16 +9,16 @@ from kjbod.metadata.fetching import Address
 
 
 def addresses(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[Address, ...] | None:
-    """The callback of such an option.
+    """Parse the addresses of such an option (click callback).
 
     Raises:
-        click.BadParameter: not an address.
+        click.BadParameter: the text has an invalid address.
     """
     return _each(text, _address)
 
 
 def controllers(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[Address, ...] | None:
-    """Like :func:`addresses`, or a string of voters, ``ID@HOST:PORT,...`` (KIP-631)."""
+    """Parse addresses like :func:`addresses`, or a list of voters, ``ID@HOST:PORT,...`` (KIP-631)."""
     return _each(text, lambda part: _voter(part) if "@" in part else _address(part))
 
 

@@ -1,4 +1,5 @@
-"""``kjbod agent``. With ``kjbod.cli.controller`` the only place where the library reaches for an application."""
+"""The command ``kjbod agent``. Of the library, only this module, ``kjbod.cli.controller`` and ``kjbod.cli.server``
+import an application."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""The common part of the commands that talk to a running agent or guard: their options, and the way to that process."""
+"""Shared parts of the commands that talk to a running agent or guard: their options, and the connection to that
+process."""
 
 import os
 from collections.abc import Callable
@@ -16,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def options(command: F) -> F:
-    """``-c FILE`` and ``--json``."""
+    """Add the options ``-c FILE`` and ``--json``."""
     config = click.option(
         "-c",
         "--config",
@@ -29,12 +30,12 @@ def options(command: F) -> F:
 
 
 def as_json(command: F) -> F:
-    """``--json``."""
+    """Add the option ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="JSON, for machines.")(command)
 
 
 def guarded(command: F) -> F:
-    """``--guard-config FILE``, for commands that a guard answers too."""
+    """Add the option ``--guard-config FILE``, for commands that a guard answers too."""
     option = click.option(
         "--guard-config",
         "own_path",
@@ -45,11 +46,12 @@ def guarded(command: F) -> F:
 
 
 def load(path: Path, own_path: Path | None = None, needs: Needs = ASKING) -> Config:
-    """The configuration of the broker on this host: the agent's, or a real broker's, whatever that speaks with others;
-    ``own_path``: with kjbod's own keys in another file, as a guard has them. ``needs``: of the command.
+    """Load the configuration of the broker on this host, of an agent or of Kafka, whatever protocols that broker uses
+    with other nodes. ``own_path`` is a separate file with kjbod's own keys, as for a guard; ``needs`` are those of the
+    command.
 
     Raises:
-        ConfigError: one line for each mistake.
+        ConfigError: the configuration has mistakes; one line for each.
     """
     if own_path is not None:
         return load_guard_config(path, own_path, broker_problems, needs=needs)
@@ -57,8 +59,8 @@ def load(path: Path, own_path: Path | None = None, needs: Needs = ASKING) -> Con
 
 
 def client(config: Config, own_path: Path | None = None) -> ControlClient:
-    """The way to the guard that runs with the file ``own_path``; without that file to the agent or guard of this
-    configuration."""
+    """Return a client of the guard that runs with the file ``own_path``; without that file, of the agent or guard of
+    this configuration."""
     if own_path is not None:
         return guard_client(config, own_path)
     command = "kjbod server" if config.process_roles == BOTH_ROLES else "kjbod agent"
@@ -67,12 +69,12 @@ def client(config: Config, own_path: Path | None = None) -> ControlClient:
 
 
 def guard_client(config: Config, own_path: Path | None, **timeouts: int) -> ControlClient:
-    """The way to the guard beside the broker of this configuration.
+    """Return a client of the guard beside the broker of this configuration.
 
     Args:
-        config: as read.
+        config: configuration of the broker.
         own_path: the file with kjbod's own keys; None: they are in the broker's file.
-        timeouts: as those of :class:`ControlClient`, in milliseconds.
+        timeouts: time limits of :class:`ControlClient`, in milliseconds.
     """
     answerer = guard_of(config.source, None if own_path is None else str(own_path))
     return ControlClient(
@@ -85,6 +87,7 @@ def guard_client(config: Config, own_path: Path | None, **timeouts: int) -> Cont
 
 
 def configured(config: Config, path: str) -> str:
-    """``path`` as ``log.dirs`` spells it, where that has it; else absolute. Touches no disk: a link is not followed."""
+    """Return ``path`` as written in ``log.dirs``, if it is there; else the absolute path. Reads no disk: links are not
+    followed."""
     absolute = os.path.abspath(path)  # noqa: PTH100  Path.absolute keeps ..
     return next((each for each in config.log_dirs if os.path.normpath(each) == absolute), absolute)

@@ -1,4 +1,4 @@
-"""The files of the broker and the guard of this host, for commands that are typed without ``-c``.
+"""Find the files of the broker and the guard of this host, for commands without ``-c``.
 
 The first row that fits gives the broker's file:
 
@@ -11,9 +11,9 @@ the command line of the Kafka broker that runs here      one line for each reaso
 no broker runs: the command line of the guard            one line where no guard runs either, or guards of two brokers
 =======================================================  =============================================================
 
-kjbod's own keys are in ``--guard-config FILE``. Without that option, and without ``-c``, they are in
-:data:`OWN_FILE` where that file exists. With ``-c`` alone nothing else is read, as the guard that has only ``-c`` does.
-A command that was typed without ``-c`` says on stderr which files it uses.
+kjbod's own keys are in ``--guard-config FILE``. Without that option, and without ``-c``, they are in :data:`OWN_FILE`
+if that file exists. With ``-c`` alone no other file is read, as for a guard with only ``-c``. A command without ``-c``
+prints the files that it uses to stderr.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ LINES: Final = {
         f"not the same file on this host: mount the file at one path in the container and on the host; or {REMEDY}"
     ),
 }
-"""Lines for a broker whose file is not known here, by result of the scan."""
+"""Error lines for a broker whose file is not known here, by result of the scan."""
 
 
 class Files(Struct, frozen=True):
@@ -76,7 +76,8 @@ class Files(Struct, frozen=True):
 
 
 def options(command: F) -> F:
-    """``-c FILE`` and ``--guard-config FILE``, both optional: the command gets two paths, as its first arguments."""
+    """Add the options ``-c FILE`` and ``--guard-config FILE``, both optional. The command gets two paths as its first
+    arguments."""
 
     @functools.wraps(command)
     def found(*, config_path: Path | None, own_path: Path | None, **others: Any) -> Any:
@@ -103,17 +104,17 @@ def options(command: F) -> F:
 
 
 def typed() -> str:
-    """Arguments that name the files, as they were typed, with a space in front: the next commands need them too."""
+    """Return the file options as typed, with a leading space, so that suggested commands contain them too."""
     given = click.get_current_context().params
     named = {"-c": given["config_path"], "--guard-config": given["own_path"]}
     return "".join(f" {option} {shlex.quote(str(path))}" for option, path in named.items() if path is not None)
 
 
 def find(config: Path | None, own: Path | None, environment: Mapping[str, str]) -> Files:
-    """Return the files for a command that was given these two.
+    """Return the files of a command for these two options.
 
     Raises:
-        ConfigError: the broker's file is not known; one line says why and what to do.
+        ConfigError: the broker's file is unknown; one line with the reason and the remedy.
     """
     if config is not None:
         return Files(config, own)
@@ -138,7 +139,7 @@ def _note(broker: Path, whence: str, own: Path | None) -> str:
 
 
 def guard_in(scanned: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the guard whose files are those of this host's broker, which does not run; None: see :func:`decide`."""
+    """Return the guard that belongs to the stopped broker of this host; None: see :func:`decide`."""
     guards: Sequence[Mapping[str, Any]] = scanned["guards"]
     if scanned["brokers"] or len({(one["file"], one["own"]) for one in guards}) != 1:
         return None
@@ -148,8 +149,8 @@ def guard_in(scanned: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def decide(scanned: Mapping[str, Any]) -> tuple[int, str]:
     """Return pid and file of the only Kafka broker, from the result of :func:`.broker_scan.scan`.
 
-    A broker that was killed and cannot end because its disk hangs may run beside its successor, with the same file:
-    then the file is known.
+    A killed broker that cannot exit because its disk hangs may run beside its successor with the same file. Then the
+    file is known.
 
     Raises:
         ConfigError: no broker, several files, or a file that this process cannot find.
@@ -175,7 +176,7 @@ def _listed(brokers: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _scan() -> Mapping[str, Any]:
-    """Ask another process for the brokers: see :mod:`.broker_scan`.
+    """Ask a separate process for the brokers: see :mod:`.broker_scan`.
 
     Raises:
         ConfigError: no answer in time.

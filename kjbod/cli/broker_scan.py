@@ -1,8 +1,8 @@
-"""Find the Kafka brokers and guards that run on this host, and the files of each, in a process of its own.
+"""Find the Kafka brokers and guards of this host, with their files, in a separate process.
 
-The kernel may let a reader of ``/proc/PID/cmdline`` wait: a thread of that process that is stuck on a disk can hold the
-lock of its memory (``mmap_lock``). So :mod:`kjbod.cli.broker_files` starts this process, and goes on without an answer
-that does not come in time.
+A reader of ``/proc/PID/cmdline`` may block: a thread of that process that is stuck on a disk can hold the lock of its
+memory (``mmap_lock``). So :mod:`kjbod.cli.broker_files` starts this process, and continues without its answer after a
+time limit.
 
 A broker has its own root directory and its own working directory: a path on its command line is not always the same
 file for this process. :func:`scan` follows the path in the broker's root, and gives the path that leads to the same
@@ -19,7 +19,7 @@ from typing import Any, Final
 from kjbod.kafka_command_line import after_main_class, file_argument
 
 LINKS_MAX: Final = 40
-"""Symbolic links in one path (path_resolution(7))."""
+"""Maximum symbolic links in one path (path_resolution(7))."""
 
 FOUND: Final = "found"
 NO_FILE: Final = "no-file"
@@ -46,7 +46,7 @@ def scan(proc: Path) -> dict[str, Any]:
     guards = [row for pid, line in lines if (row := _guard(proc / str(pid), pid, line)) is not None]
     try:
         (proc / "1" / "cmdline").read_bytes()
-    except OSError:  # without hidepid each user may read the command lines of all processes
+    except OSError:  # without hidepid every user may read the command lines of all processes
         hidden = f"{proc} shows only processes of this user (hidepid)"
         return {"hidden": hidden, "brokers": brokers, "guards": guards}
     return {"hidden": None, "brokers": brokers, "guards": guards}
@@ -61,7 +61,8 @@ def _command_line(process: Path) -> list[str]:
 
 
 def _guard(process: Path, pid: int, arguments: list[str]) -> dict[str, Any] | None:
-    """``kjbod guard run -c FILE --guard-config FILE``, started by its interpreter or not."""
+    """Return a guard, ``kjbod guard run -c FILE --guard-config FILE``, with or without its interpreter; None: not a
+    guard."""
     run = next((at for at, one in enumerate(arguments[:2]) if os.path.basename(one) == "kjbod"), None)  # noqa: PTH119
     if run is None or arguments[run + 1 : run + 3] != ["guard", "run"]:
         return None
@@ -74,7 +75,7 @@ def _guard(process: Path, pid: int, arguments: list[str]) -> dict[str, Any] | No
 
 
 def _option(arguments: list[str], *names: str) -> str | None:
-    """The value of an option, in the next argument or behind ``=``."""
+    """Return the value of an option, from the next argument or after ``=``."""
     for at, one in enumerate(arguments):
         name, equals, value = one.partition("=")
         if name in names:
@@ -94,7 +95,7 @@ def _broker(process: Path, pid: int, arguments: list[str]) -> dict[str, Any] | N
 
 
 def _here(process: Path, named: str) -> tuple[str, str]:
-    """Return the result for a path of that process, and the path that leads to the same file here."""
+    """Return the result for a path of that process, and the path of the same file for this process."""
     try:
         root = str((process / "root").readlink())
         cwd = "/" if named.startswith("/") else str((process / "cwd").readlink())
@@ -120,7 +121,7 @@ def _here(process: Path, named: str) -> tuple[str, str]:
 
 
 def _resolve(root: Path, path: str) -> str:
-    """Return the path without links, as a process with that root directory sees the path.
+    """Return the path without links, as a process with that root directory resolves it.
 
     Raises:
         OSError: a part cannot be read, or there are too many links.

@@ -1,7 +1,7 @@
-"""``kjbod cluster``: any Kafka cluster from outside, as its brokers and controllers tell of it. No agent is needed.
+"""The commands ``kjbod cluster``: any Kafka cluster, seen through its brokers and controllers. No agent is needed.
 
-``log-dirs`` is what ``kafka-log-dirs`` does not show: ids, leaders, and what a failure of each directory would move.
-``unregister`` and ``cluster-id`` are those of ``kafka-cluster`` 4.3.1, but ``unregister`` looks before it leaps.
+``log-dirs`` shows more than ``kafka-log-dirs``: ids, leaders, and the effect of a failure of each directory.
+``unregister`` and ``cluster-id`` are those of ``kafka-cluster`` 4.3.1, but ``unregister`` checks the broker first.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from kjbod.wire.client import Connection
 from kjbod.wire.messages import UnregisterBrokerResponse
 
 PROBLEM_CHARS_MAX: Final = 1_000
-"""Of what is said about controllers."""
+"""Maximum characters of a message about controllers."""
 
 
 @click.group()
@@ -42,7 +42,7 @@ def cluster() -> None:
 
 
 def _servers(required: bool, *, may_be_controllers: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--bootstrap-server``, which may be ``required``, and where that makes sense ``--bootstrap-controller``."""
+    """Add ``--bootstrap-server``, optionally ``required``, and ``--bootstrap-controller`` unless excluded."""
 
     def options(command: Callable[..., Any]) -> Callable[..., Any]:
         server = click.option(
@@ -75,10 +75,10 @@ def _either(brokers: Sequence[Address] | None, controllers: Sequence[Address] | 
 
 
 def _ids(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[int] | None:
-    """Ids of brokers.
+    """Parse ids of brokers.
 
     Raises:
-        click.BadParameter: not numbers.
+        click.BadParameter: an id is no number.
     """
     try:
         return None if text is None else frozenset(map(int, text.split(",")))
@@ -87,10 +87,10 @@ def _ids(ctx: click.Context, param: click.Parameter, text: str | None) -> frozen
 
 
 def _names(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[str] | None:
-    """Names of topics.
+    """Parse names of topics.
 
     Raises:
-        click.BadParameter: one is empty.
+        click.BadParameter: a name is empty.
     """
     found = None if text is None else frozenset(name.strip() for name in text.split(","))
     if found is not None and "" in found:
@@ -118,7 +118,7 @@ def log_dirs(
     min.insync.replicas. With --bootstrap-controller it has the directory.id too. The exit code is 1 where a broker did
     not answer.
     """
-    security, say = client_security(client_path), once(complain)  # the metadata are read before and after
+    security, say = client_security(client_path), once(complain)  # the metadata is read twice, before and after
     image, problem = _image(controllers, security, say)
     with no_log_lines():
         members, known, found = asyncio.run(_survey(brokers, security, image, wanted, topics))
@@ -145,7 +145,7 @@ def log_dirs(
 def _image(
     controllers: Sequence[Address] | None, security: Security, say: Callable[[str], None]
 ) -> tuple[MetadataImage | None, str | None]:
-    """The metadata, where controllers were named; or the reason why there are none."""
+    """Return the metadata if controllers were given; else, or on failure, the reason why there is none."""
     if controllers is None:
         return None, None
     try:
@@ -179,7 +179,7 @@ async def _survey(
 async def _known(
     connection: Connection, members: Members, image: MetadataImage | None, topics: Collection[str] | None
 ) -> Known:
-    """Partitions, and what goes with them, as the cluster tells.
+    """Return partitions and related facts from the cluster.
 
     Raises:
         KjbodError: no answer, or an unknown topic.
@@ -273,7 +273,7 @@ def unregister(
     kind = asking.BROKERS if controllers is None else CONTROLLERS
 
     async def look_and_leap() -> tuple[Standing, UnregisterBrokerResponse]:
-        # Whom we asked is whom we tell: of several servers another one may be of another cluster.
+        # Ask and tell the same server: another server of the list may belong to another cluster.
         async with asking.first(brokers or controllers or (), security, kind) as (connection, members):
             if kind == CONTROLLERS:
                 standing = await _registered_at(connection, security, broker_id)
@@ -297,10 +297,10 @@ def unregister(
 
 
 async def _registered_at(connection: Connection, security: Security, broker_id: int) -> Standing:
-    """The standing of a broker in the metadata that this controller has.
+    """Return the standing of a broker according to this controller's metadata.
 
     Raises:
-        KjbodError: they cannot be read.
+        KjbodError: the metadata cannot be read.
     """
     image, problem = await asyncio.to_thread(_image, [asking.address_of(connection)], security, complain)
     if image is None:
@@ -317,13 +317,13 @@ async def _registered_at(connection: Connection, security: Security, broker_id: 
 
 
 async def _told_of(connection: Connection, members: Members, broker_id: int) -> Standing:
-    """The standing of a broker as another broker tells it.
+    """Return the standing of a broker according to another broker.
 
     Raises:
         KjbodError: no answer.
     """
     node = members.node(broker_id)
-    # Old brokers show none that is fenced: the controller knows whether there is one.
+    # Old brokers do not show fenced brokers; the controller knows them.
     tells_fenced = all(each.fenced is not None for each in members.nodes)
     partitions = await asking.partitions(connection)
     return Standing(

@@ -1,4 +1,4 @@
-"""Log directories of a cluster as a table, a line that sums them up, and JSON."""
+"""Log directories of a cluster as a table, a summary line, and JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +15,11 @@ _HEAD = (
 _NOTHING = "-"
 METADATA_LOG = "metadata log"
 _SHOWN_MAX = 10
-"""Brokers in a line."""
+"""Maximum brokers in a line."""
 
 
 def table_of(brokers: Sequence[BrokerDirs], *, ids: bool) -> list[str]:
-    """Lines of a table; the column of ids where there are some."""
+    """Return the lines of a table, with a column of ids if there are any."""
     shown = [at for at, title in enumerate(_HEAD) if ids or title != _ID]
     rows = [_row(broker, found) for broker, found in by_urgency(brokers)]
     return table([_HEAD[at] for at in shown], [[row[at] for at in shown] for row in rows])
@@ -73,7 +73,7 @@ def _failure(found: LogDir) -> list[str]:
 
 
 def summary(brokers: Sequence[BrokerDirs], known: Known) -> str:
-    """All of it in a line."""
+    """Return a one-line summary."""
     sums, trouble = totals(brokers), known.trouble
     unanswered = f" ({sums.unanswered} without an answer)" if sums.unanswered else ""
     states = [f"{count} {name}" for count, name in ((sums.offline, "offline"), (sums.cordoned, "cordoned")) if count]
@@ -92,7 +92,7 @@ def summary(brokers: Sequence[BrokerDirs], known: Known) -> str:
 
 
 def notes(brokers: Sequence[BrokerDirs], known: Known, *, asked: bool) -> list[str]:
-    """Lines about where the numbers come from, and which are not known; ``asked``: a controller was named."""
+    """Return lines about the source of the numbers, and about unknown numbers; ``asked``: a controller was given."""
     sums, found = totals(brokers), []
     if not asked:
         found.append(
@@ -114,7 +114,7 @@ def notes(brokers: Sequence[BrokerDirs], known: Known, *, asked: bool) -> list[s
 
 
 def _notes_on_replicas(brokers: Sequence[BrokerDirs], known: Known, untold: int) -> list[str]:
-    """Lines about replicas of which something is not known, or that are where they should not be."""
+    """Return lines about replicas with unknown facts, or in an unexpected place."""
     found = []
     if untold:
         changed = "partitions were created or deleted meanwhile: ask again"
@@ -143,7 +143,7 @@ def _by_broker(counts: Sequence[tuple[int, int]]) -> str:
 
 
 def _notes_on_metadata_logs(brokers: Sequence[BrokerDirs]) -> list[str]:
-    """Lines about the directories whose failure ends a broker."""
+    """Return lines about directories whose failure ends a broker."""
     found, told = [], [each for broker in brokers for each in broker.log_dirs]
     if any(each.has_metadata_log for each in told):
         found.append(f"({METADATA_LOG}): the broker ends when this directory fails, so all of its partitions count")
@@ -161,7 +161,7 @@ def _notes_on_metadata_logs(brokers: Sequence[BrokerDirs]) -> list[str]:
 
 
 def as_document(cluster_id: str, known: Known, brokers: Sequence[BrokerDirs]) -> dict[str, Any]:
-    """All that is known, for machines; null is unknown."""
+    """Return all facts as JSON; null is unknown."""
     trouble = known.trouble
     return {
         "cluster_id": cluster_id,

@@ -1,4 +1,4 @@
-"""``--command-config FILE`` of the commands that ask a cluster, as Kafka's tools have it."""
+"""The option ``--command-config FILE`` of the commands that ask a cluster, as in Kafka's tools."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import click
 
 
 def command_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option; ``client_path`` of the command."""
+    """Add the option; the command gets ``client_path``."""
     option = click.option(
         "--command-config",
         "client_path",

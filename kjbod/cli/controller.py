@@ -1,4 +1,5 @@
-"""``kjbod controller``. With ``kjbod.cli.agent`` the only place where the library reaches for an application."""
+"""The command ``kjbod controller``. Of the library, only this module, ``kjbod.cli.agent`` and ``kjbod.cli.server``
+import an application."""
 
 from pathlib import Path
 

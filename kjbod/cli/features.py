@@ -1,8 +1,8 @@
-"""``kjbod features``: the finalized features of a running cluster, shown and changed as by ``kafka-features`` 4.4.0.
+"""``kjbod features``: show and change the finalized features of a running cluster, as ``kafka-features`` 4.4.0 does.
 
-Sub-commands, flags, lines and exit codes are the original's. What is added: asked at the controllers
-(``--bootstrap-controller``), a downgrade or a disabling first names what would be lost, with ``--dry-run`` too. Kafka
-itself refuses every downgrade of metadata.version that could lose something, ``--unsafe`` or not.
+Sub-commands, flags, lines and exit codes are the original's. One addition: with ``--bootstrap-controller``, a downgrade
+or disabling first lists the metadata that would be lost, also with ``--dry-run``. Kafka itself refuses every downgrade
+of metadata.version that may lose metadata, with or without ``--unsafe``.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _PAST = {"upgrade": "upgraded", "downgrade": "downgraded"}
 
 
 def _where(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--bootstrap-server`` or ``--bootstrap-controller``."""
+    """Add ``--bootstrap-server`` and ``--bootstrap-controller``."""
     server = click.option(
         "--bootstrap-server", "brokers", metavar="HOST:PORT[,...]", callback=addresses, help="Brokers of the cluster."
     )
@@ -72,10 +72,10 @@ def _servers(brokers: Sequence[Address] | None, controllers: Sequence[Address] |
 
 
 def _on_one(servers: Sequence[Address], security: Security, ask: Callable[[Connection], Any]) -> Any:
-    """Result of ``ask`` on the first server that can be reached.
+    """Return the result of ``ask`` on the first reachable server.
 
     Raises:
-        KjbodError: none can be, with a line for each, or it does not answer.
+        KjbodError: no server is reachable, with a line for each, or the server does not answer.
     """
 
     async def run() -> Any:
@@ -97,8 +97,8 @@ def _on_one(servers: Sequence[Address], security: Security, ask: Callable[[Conne
 
 
 class _Features(click.Group):
-    """Group with the conventions of ``kafka-features``: options of the server come before the sub-command, too; exit
-    code 1 for wrong arguments."""
+    """Command group with the conventions of ``kafka-features``: server options may come before the sub-command, and
+    wrong arguments have exit code 1."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = next((index for index, argument in enumerate(args) if argument in self.commands), None)
@@ -268,8 +268,8 @@ def _put_once(levels: dict[str, int], name: str, level: int) -> None:
 
 
 def _say_losses(controllers: Sequence[Address] | None, security: Security, levels: Mapping[str, int]) -> None:
-    """Name what the cluster has and the lower levels cannot hold. Brokers do not show the metadata; the controller's
-    refusal tells then."""
+    """Print the cluster's metadata that the lower levels cannot hold. Brokers do not show the metadata; there the
+    controller's refusal has the reason."""
     if controllers is None:
         return
 
@@ -333,7 +333,7 @@ def refusals(answer: UpdateFeaturesResponse, wanted: Collection[str]) -> dict[st
 
 
 def _outcome(op: str, name: str, level: int, reason: str | None, dry_run: bool) -> str:
-    """``reason``: of a refusal."""
+    """Return the outcome of a change; ``reason`` is that of a refusal."""
     if reason is not None:
         what = f"disable {name}" if op == "disable" else f"{op} {name} to {level}"
         return f"{'Can not' if dry_run else 'Could not'} {what}. {reason}"

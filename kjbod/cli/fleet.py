@@ -1,5 +1,5 @@
-"""``kjbod fleet``: what Spark makes of the agents' reports. Each command is a module of
-:mod:`kjbod.cli.fleet_commands`, imported when it is asked for."""
+"""The commands ``kjbod fleet``: Spark jobs over the agents' reports. Each command is a module of
+:mod:`kjbod.cli.fleet_commands` that is imported on demand."""
 
 import importlib
 
@@ -18,7 +18,7 @@ COMMANDS = {
     "rollup": "rollup",
     "verify": "verify",
 }
-"""Name of a command to the module that has it, as ``command``."""
+"""Module of each command, which has it as ``command``."""
 
 
 class _LazyGroup(click.Group):

@@ -1,4 +1,4 @@
-"""``kjbod guard``: watch the disks of an unmodified Kafka broker from beside it."""
+"""The commands ``kjbod guard``: watch the disks of an unmodified Kafka broker on the same host."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -119,9 +119,9 @@ _CHECKS = {"ext4": "fsck.ext4 -f", "xfs": "xfs_repair"}
 
 
 def what_else(answer: dict[str, Any], config: Path, *, dynamic: bool = False) -> list[str]:
-    """Steps that are left to whoever has released a directory, a line each; ``dynamic``: the node is a controller too,
-    of a quorum that has its voters in the metadata, and ``format`` wants to be told that it is none of the first ones.
-    """
+    """Return the remaining steps after the release of a directory, a line each. ``dynamic``: the node is also a
+    controller of a quorum with its voters in the metadata, and ``format`` must be told that it is not one of the first
+    voters."""
     if answer["means"] == "mask":
         return [
             "See that the disk is healthy: kjbod status shows the results of its probes.",
@@ -238,7 +238,7 @@ def _gate(config: Path, guard_config: Path | None, timeout_ms: int | None) -> in
 
 
 def _ask(config: Path, guard_config: Path | None, operation: str, **arguments: Any) -> dict[str, Any]:
-    """The running guard's answer."""
+    """Return the running guard's answer."""
     from kjbod.cli import ask
 
     answer: dict[str, Any] = ask.guard_client(ask.load(config, guard_config), guard_config).call(operation, **arguments)

@@ -1,7 +1,7 @@
-"""``kjbod log-dirs``: what Kafka does not show: which path is which directory id, on which disk, and how that is.
+"""``kjbod log-dirs``: path, directory id, disk and health of each log directory, which Kafka does not show together.
 
-The facts about a directory that is offline come from memory: that of the agent or guard, or, while neither runs, the
-file ``known_directories.json`` in ``kjbod.state.dir``. Then no log directory is touched: its disk may hang.
+The facts about an offline directory are remembered: by the agent or guard, or, while neither runs, in the file
+``known_directories.json`` in ``kjbod.state.dir``. In that case no log directory is read: its disk may hang.
 """
 
 from pathlib import Path
@@ -45,7 +45,8 @@ def log_dirs(config_path: Path, own_path: Path | None, as_json: bool, replicas: 
 
 
 def gather(parts: Any) -> list[dict[str, Any]]:
-    """Directories from the parts of the answer; each with its ``replica_list``, empty unless it was asked for."""
+    """Return the directories from the parts of the answer, each with its ``replica_list``, which is empty unless
+    requested."""
     found: dict[str, dict[str, Any]] = {}
     for part in parts:
         if "directory" in part:
@@ -56,8 +57,8 @@ def gather(parts: Any) -> list[dict[str, Any]]:
 
 
 def remembered(config: Config) -> list[dict[str, Any]]:
-    """The configured directories, a ``metadata.log.dir`` of its own included, with the ids that they had when an agent
-    or guard last saw them."""
+    """Return the configured directories, including a separate ``metadata.log.dir``, with the ids that an agent or guard
+    last saw."""
     from kjbod_agent.admin.unattended import known_directories
 
     known = known_directories(config)
@@ -81,7 +82,7 @@ def remembered(config: Config) -> list[dict[str, Any]]:
 
 
 def block(directory: dict[str, Any]) -> list[str]:
-    """A directory, a fact a line."""
+    """Return the lines of a directory, a fact per line."""
     facts = _facts(directory) if "verdict" in directory else _remembered_facts(directory)
     if directory["role"] == "metadata":
         facts = [fact for fact in facts if fact[0] != "holds"] + [
@@ -113,7 +114,7 @@ def _facts(directory: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _beside_kafka(directory: dict[str, Any]) -> list[tuple[str, str]]:
-    """Lines of a guard: the broker's own view, and what it would do."""
+    """Return the lines of a guard: the broker's own view, and the action that the guard would take."""
     if "kafka" not in directory:
         return []
     facts = [("for Kafka", directory["kafka"])]
@@ -123,7 +124,7 @@ def _beside_kafka(directory: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _holds(directory: dict[str, Any]) -> str:
-    """Of a directory that cannot be asked what the metadata place there, and what was seen there before."""
+    """Describe the content of an unreadable directory, from the metadata and from earlier reads."""
     if directory["directory_id"] is None or directory["replicas"] is None:
         return "unknown"
     replicas = plural(directory["replicas"], "replica")
@@ -155,7 +156,7 @@ def _space(directory: dict[str, Any]) -> str:
 
 
 def replica_lines(replicas: list[dict[str, Any]]) -> list[str]:
-    """A table of a directory's replicas."""
+    """Return the lines of a table of a directory's replicas."""
     if not replicas:
         return []
     rows = [

@@ -1,7 +1,7 @@
-"""``kjbod``: the one command.
+"""The command ``kjbod``.
 
-Sub-commands import what they run only when they run: the command line starts in a tenth of a second, and a broker host
-needs neither the controller nor Spark.
+Sub-commands import their code when they run. So the command line starts in a tenth of a second, and a broker host needs
+neither the controller nor Spark.
 """
 
 import importlib
@@ -45,7 +45,7 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """Knows its commands by name and imports one when it is asked for."""
+    """Command group that imports a command on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -66,7 +66,7 @@ def kjbod() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line ``arguments``; gives the exit code."""
+    """Run the command line ``arguments``, and return the exit code."""
     try:
         result = kjbod.main(args=list(arguments), prog_name="kjbod", standalone_mode=False)
     except click.Abort:
@@ -85,15 +85,15 @@ def _report(error: Exception, arguments: Sequence[str]) -> int:
             return error.exit_code
         case KjbodError():
             return report(error)
-        case OSError() if not _HELP.isdisjoint(arguments):  # which is all that is printed then, by click
+        case OSError() if not _HELP.isdisjoint(arguments):  # click prints nothing but the help in this case
             say(f"kjbod: the output is not complete: standard output: {error.strerror}")
             return EXIT_FAILURE
     return report_bug(error)
 
 
 def _is_check(arguments: Sequence[str]) -> bool:
-    """Whether somebody meant ``status --check`` or ``guard status --check``, and may have mistyped the rest. Its exit
-    codes are read by monitoring, to which 1 and 2 are levels of the agent."""
+    """Return whether the command line is ``status --check`` or ``guard status --check``, perhaps with a typing error in
+    other arguments. Monitoring reads the exit codes 1 and 2 of these commands as levels."""
     if "--check" not in arguments:
         return False
     return tuple(arguments[:2]) == ("guard", "status") or arguments[0] == "status" or arguments[0] not in _COMMANDS
@@ -106,7 +106,7 @@ def _refused_check(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The entry point of the ``kjbod`` script. Cron and daemons start it with closed descriptors."""
+    """Run the ``kjbod`` script. Cron and daemons may start it with closed descriptors."""
     keep_standard_descriptors()
     sys.stdin, sys.stdout, sys.stderr = (
         stream or open(fd, mode, closefd=False)  # noqa: SIM115  they stay open

@@ -1,7 +1,8 @@
-"""``kjbod metadata``: look at KRaft metadata: a log, a snapshot, a directory, or a running cluster. Nothing is written.
+"""The commands ``kjbod metadata``: read KRaft metadata of a log, a snapshot, a directory, or a running cluster. Nothing
+is written.
 
-``shell`` has the tree and the commands of ``kafka-metadata-shell``, ``dump`` the records of ``kafka-dump-log
---cluster-metadata-decoder`` as JSON lines. Both read what Apache Kafka's controllers write as well as kjbod's.
+``shell`` has the tree and the commands of ``kafka-metadata-shell``. ``dump`` prints the records of ``kafka-dump-log
+--cluster-metadata-decoder`` as JSON lines. Both read files of Apache Kafka's controllers and of kjbod's.
 """
 
 import contextlib
@@ -39,7 +40,8 @@ BANNER = "[ kjbod metadata shell: help lists the commands ]"
 
 
 def _sources(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--snapshot PATH``, ``--bootstrap-controller HOST:PORT`` or ``--config FILE``; and ``--command-config FILE``."""
+    """Add ``--snapshot PATH``, ``--bootstrap-controller HOST:PORT``, ``--config FILE`` and ``--command-config
+    FILE``."""
     path = click.option(
         "-s",
         "--snapshot",
@@ -77,11 +79,11 @@ class _Cluster(Struct, frozen=True):
 def _one_of(
     path: Path | None, servers: Sequence[Address] | None, config_path: Path | None, client_path: Path | None
 ) -> Path | _Cluster:
-    """The source to read: files, or controllers.
+    """Return the source to read: files, or controllers.
 
     Raises:
-        click.UsageError: none was given, or more than one.
-        ConfigError: the file names no controllers that could be asked, or one of both cannot be used.
+        click.UsageError: no source was given, or several.
+        ConfigError: the file has no controllers to ask, or one of both files cannot be used.
     """
     if (path is None) + (servers is None) + (config_path is None) != 2:
         raise click.UsageError("give one of --snapshot PATH, --bootstrap-controller HOST:PORT and --config FILE")
@@ -99,7 +101,7 @@ def _one_of(
 
 @contextlib.contextmanager
 def no_log_lines() -> Iterator[None]:
-    """Keep silent what logs for a service; here a person reads, and is told of errors anyway."""
+    """Suppress log lines of services; errors still reach the user."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
@@ -155,7 +157,7 @@ def shell(
 
 
 class _Session:
-    """A shell, and the image that it looks at: each command sees one image from its begin to its end."""
+    """A shell and its image. Each command sees one image from its beginning to its end."""
 
     def __init__(self, using: Callable[[Callable[[Loaded], int]], int], secrets: bool) -> None:
         self._using = using
@@ -169,7 +171,7 @@ class _Session:
         return tree_of(self._loaded.image, self._loaded.provenance, secrets=self._secrets)
 
     def _print(self, make: Callable[[], Iterator[Line]]) -> int:
-        """Print what a command says; 1 where it says that something could not be done."""
+        """Print the lines of a command. Return 1 if one of them is an error."""
 
         def use(loaded: Loaded) -> int:
             self._loaded, failed = loaded, 0
@@ -205,7 +207,7 @@ class _Session:
         return 0 if terminal else status
 
     def _with_readline(self) -> None:
-        """Completion and line editing, where Python has them."""
+        """Enable completion and line editing, if Python supports them."""
         try:
             import readline
         except ImportError:
@@ -228,7 +230,7 @@ class _Session:
 
 
 def _printable(text: str) -> str:
-    """Text with what a terminal would obey as an escape; backslashes, which names of quotas have, stay as they are."""
+    """Return text with control characters as escapes. Backslashes, which occur in names of quotas, are unchanged."""
     return "".join(char if char.isprintable() or char == "\t" else safe(char) for char in text)
 
 
@@ -236,10 +238,10 @@ def _printable(text: str) -> str:
 
 
 def _known_types(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
-    """The names in upper case.
+    """Return the names in upper case.
 
     Raises:
-        click.BadParameter: a name that no record has.
+        click.BadParameter: no record has that name.
     """
     known = {name.upper(): name for name in type_names()}
     for name in names:
@@ -317,8 +319,8 @@ def _shown(record: Mapping[str, Any], skip_record_metadata: bool) -> Mapping[str
 
 
 def _is_wanted(record: Mapping[str, Any], types: Collection[str], from_offset: int, to_offset: int | None) -> bool:
-    """Whether a record is of one of ``types``, where there are some, and in the range; those of a snapshot that a
-    controller sent have no offset, and are in every range."""
+    """Return whether a record has one of ``types``, if any are given, and is in the range. Records of a snapshot from a
+    controller have no offset, and are in every range."""
     if types and str(record.get("type", record.get("control"))).upper() not in types:
         return False
     offset = record.get("offset")

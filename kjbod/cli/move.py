@@ -1,4 +1,4 @@
-"""``kjbod move``: replicas from one directory of this broker to another, and how far they are."""
+"""``kjbod move``: move replicas between directories of this broker, and show the progress."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ from kjbod.runtime.control_socket import ControlClient
 TOPIC_BYTES_MAX: Final = 249
 PARTITIONS_PER_REQUEST: Final = 500
 BAR_CELLS: Final = range(5, 31)
-"""How long the bar may be: what the other words leave."""
+"""Range of the bar's width: the columns that the other words leave."""
 
 
 @click.command()
@@ -74,16 +74,16 @@ def move(
     failed = _tell(outcomes, to, cancel, out, as_json, line=watch)
     begun = [(o["topic"], o["partition"]) for o in outcomes if o["error"] is None and o["note"] is None]
     if watch and begun and not cancel:
-        # Very many are watched as "all there are": their names do not fit into a request.
+        # Very many moves are watched as "all": their names do not fit into a request.
         failed |= _watch(client, begun if len(begun) <= PARTITIONS_PER_REQUEST else None, out, as_json) != 0
     return EXIT_FAILURE if failed else 0
 
 
 def parse(text: str) -> tuple[str, int]:
-    """Topic and partition of ``orders-0``: what is after the last dash is the number.
+    """Parse topic and partition of ``orders-0``: the number is after the last dash.
 
     Raises:
-        click.BadParameter: it has not that form.
+        click.BadParameter: the text does not have that form.
     """
     topic, dash, number = text.rpartition("-")
     good_number = number.isascii() and number.isdigit() and int(number[:11]) < 1 << 31 and len(number) <= 10
@@ -102,7 +102,7 @@ def _check(
     listing: bool,
     watch: bool,
 ) -> None:
-    """Refuse what contradicts itself, before anything is asked of anybody."""
+    """Refuse contradictory options before any request is sent."""
     given = bool(named) or source is not None
     if listing:
         if given or to is not None or cancel:
@@ -150,7 +150,7 @@ def _ask(
 def _tell(
     outcomes: Sequence[dict[str, Any]], to: str | None, cancel: bool, out: Printer, as_json: bool, *, line: bool
 ) -> bool:
-    """Print what became of each; whether any could not be done."""
+    """Print the outcome of each move, and return whether any move failed."""
     done = "cancelled" if cancel else f"on its way to {safe(to)}"
     if as_json:
         out.json(outcomes, line=line)
@@ -168,7 +168,7 @@ def _tell(
 
 
 def _several(names: Sequence[str]) -> str:
-    """``orders-0``, or ``orders-0 and 9 more``."""
+    """Return ``orders-0``, or ``orders-0 and 9 more``."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
 
 
@@ -187,7 +187,7 @@ def _list(client: ControlClient, out: Printer, as_json: bool) -> int:
 
 
 def move_lines(moves: Iterable[dict[str, Any]]) -> list[str]:
-    """A table of moves."""
+    """Return the lines of a table of moves."""
     rows = [
         (
             name_of(move),
@@ -203,7 +203,7 @@ def move_lines(moves: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def name_of(move: dict[str, Any]) -> str:
-    """``orders-0``."""
+    """Return ``orders-0``."""
     return safe(f"{move['topic']}-{move['partition']}")
 
 
@@ -211,7 +211,7 @@ def name_of(move: dict[str, Any]) -> str:
 
 
 def _watch(client: ControlClient, named: Sequence[tuple[str, int]] | None, out: Printer, as_json: bool) -> int:
-    """Show progress until the moves have ended; exit code."""
+    """Show progress until the moves have ended, and return the exit code."""
     wanted = {} if named is None else {"partitions": list(named)}
     display = _Lines(out) if not sys.stdout.isatty() else _Bar(out)
     failed, seen = 0, False
@@ -234,7 +234,7 @@ def _watch(client: ControlClient, named: Sequence[tuple[str, int]] | None, out: 
 
 
 def end_line(ended: dict[str, Any]) -> str:
-    """Line for the end of a move."""
+    """Return the line about the end of a move."""
     name, at = name_of(ended), safe(ended["at"] or "no directory of this broker")
     if ended["moved"] is False:
         return f"{name}: not moved, it is in {at}: {safe(ended.get('reason') or 'the log of the agent says why')}"
@@ -242,7 +242,7 @@ def end_line(ended: dict[str, Any]) -> str:
 
 
 class _Lines:
-    """Progress where nobody sees a bar grow: a line for each tenth and each state of a move."""
+    """Progress without a terminal: a line for each tenth and for each state of a move."""
 
     def __init__(self, out: Printer) -> None:
         self._out = out
@@ -262,7 +262,7 @@ class _Lines:
 
 
 class _Bar:
-    """A line at the bottom of a terminal that is drawn again and again, for all moves together."""
+    """Progress bar for all moves together, redrawn on the last line of a terminal."""
 
     def __init__(self, out: Printer) -> None:
         self._out = out
@@ -280,7 +280,7 @@ class _Bar:
         self._draw("")
 
     def _draw(self, line: str) -> None:
-        """Put ``line`` over what was drawn last; an empty one leaves the cursor at the start of a clean line."""
+        """Replace the last drawn line with ``line``. An empty one leaves the cursor at the start of a clean line."""
         if not line and not self._drawn:
             return
         blank = " " * max(0, self._drawn - cells(line))
@@ -289,7 +289,7 @@ class _Bar:
 
 
 def bar_line(moves: Sequence[dict[str, Any]], everything: dict[str, Any], columns: int) -> str:
-    """All moves in one line: ``orders-0  [##------]  25 %, 1.0 GiB of 4.0 GiB, ...``."""
+    """Return all moves in one line: ``orders-0  [##------]  25 %, 1.0 GiB of 4.0 GiB, ...``."""
     total, copied, count = everything["total_bytes"], everything["copied_bytes"], everything["moves"]
     what = name_of(moves[0]) if count == 1 else plural(count, "move")
     how = figures(everything) + (f", {moves[0]['state']}" if count == 1 else "")
@@ -299,7 +299,7 @@ def bar_line(moves: Sequence[dict[str, Any]], everything: dict[str, Any], column
 
 
 def figures(of: dict[str, Any]) -> str:
-    """Of one move, or of the sums of several: ``25 %, 1.0 GiB of 4.0 GiB, 120 MiB/s, 25 s left``."""
+    """Return the progress of a move, or of the sum of several: ``25 %, 1.0 GiB of 4.0 GiB, 120 MiB/s, 25 s left``."""
     total, copied, rate = of["total_bytes"], of["copied_bytes"], of["bytes_per_second"]
     left = f", {duration((total - copied) / rate)} left" if rate and copied < total else ""
     return f"{percent(copied, total) if total else '0 %'}, {size(copied)} of {size(total)}, {size(rate)}/s{left}"

@@ -1,5 +1,5 @@
-"""``kjbod server``: what ``process.roles`` says, as ``kafka-server-start.sh``. A combined node is put together here:
-its halves do not know each other."""
+"""``kjbod server``: run the roles of ``process.roles``, like ``kafka-server-start.sh``. This module joins agent and
+controller of a combined node; neither imports the other."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,7 +48,7 @@ def server(config: Path, take_over: bool) -> int:
 
 
 def _problems(config: Config) -> Iterable[str]:
-    """All mistakes at once, whatever the roles are."""
+    """Return all configuration mistakes at once, for any roles."""
     if config.process_roles == {"controller"}:
         return server_problems(config)
     from kjbod_agent.daemon import CHECKS

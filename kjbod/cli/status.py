@@ -1,4 +1,4 @@
-"""``kjbod status``: the state of the agent or guard on this host, on one screen; with ``--check`` in one line.
+"""``kjbod status``: show the state of the agent or guard on this host on one screen; with ``--check`` in one line.
 
 The agent or guard decides on the first line and the level (:mod:`kjbod_agent.condition`). Exit codes of ``--check`` are
 those of Nagios plug-ins:
@@ -42,9 +42,9 @@ from kjbod.output import (
 from kjbod.runtime.control_socket import EXIT_NO_AGENT
 
 ROOM_MIN: Final = 16
-"""Least columns for a reason. With fewer the line has no reason; kjbod log-dirs shows it."""
+"""Minimum columns for a reason. With fewer the line has no reason; kjbod log-dirs shows it."""
 REFUSED_MAX: Final = 5
-"""Refused partitions with a line each."""
+"""Maximum refused partitions with a line of their own."""
 _NAME_COLUMNS: Final = len("metadata offset")
 
 EXIT_CRITICAL: Final = 2
@@ -75,10 +75,10 @@ def status(config_path: Path, own_path: Path | None, as_json: bool, check: bool)
 
 
 def _check(config_path: Path, own_path: Path | None, as_json: bool) -> int:
-    """Print one line; gives the exit code.
+    """Print one line, and return the exit code.
 
     Raises:
-        KjbodError: it cannot be asked, which is UNKNOWN, as all that ends a check early (:func:`unknown`).
+        KjbodError: the process cannot be asked. That is UNKNOWN, like every early end of a check (:func:`unknown`).
     """
     try:
         answer = ask.client(ask.load(config_path, own_path), own_path).call("status")
@@ -90,12 +90,12 @@ def _check(config_path: Path, own_path: Path | None, as_json: bool) -> int:
 
 
 def unknown(error: Exception, as_json: bool) -> int:
-    """Print the one line of a check that cannot be made; gives the exit code."""
+    """Print the line of a check that cannot be made, and return the exit code."""
     return _tell(EXIT_UNKNOWN, f"UNKNOWN: {safe(in_one_line(error))}", None, as_json)
 
 
 def _tell(code: int, text: str, answer: dict[str, Any] | None, as_json: bool) -> int:
-    """Print one line, on standard output whatever it says. Where that does not take it, the exit code stays true."""
+    """Print one line to standard output. The exit code stays correct even if writing fails."""
     out = Printer(patient=True)
     if as_json:
         out.json({"code": code, "text": text, "status": answer})
@@ -109,7 +109,7 @@ def _tell(code: int, text: str, answer: dict[str, Any] | None, as_json: bool) ->
 
 
 def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
-    """The answer of the operation ``status`` for people, in at most so many columns where it can be cut."""
+    """Return the answer of the operation ``status`` as text, at most ``columns`` wide where lines can be cut."""
     facts = [
         (
             "node",
@@ -124,7 +124,7 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
         *((name, cut(text, columns and columns - _NAME_COLUMNS - 2)) for name, text in _certificates(answer)),
         *([("placement", safe(answer["admission"]))] if answer.get("admission") else []),
         ("assignments", f"{answer['queued_assignments']} queued{_stuck(answer['stuck_assignments'])}"),
-        # An agent that was started before this command was installed does not tell.
+        # An agent older than this command does not report it.
         *(("not made", cut(safe(text), columns and columns - _NAME_COLUMNS - 2)) for text in answer.get("unmade", ())),
         *(_held(answer) if answer["published"] else [("replicas", "not known yet: the metadata are being read")]),
         *_processes(answer),
@@ -142,7 +142,7 @@ def lines(answer: dict[str, Any], columns: int | None) -> list[str]:
 
 
 def guard_lines(answer: dict[str, Any], columns: int | None, *, options: str = "", colour: bool = False) -> list[str]:
-    """The answer of a guard for people, in at most so many columns where it can be cut; ``options`` and ``colour`` as
+    """Return a guard's answer as text, at most ``columns`` wide where lines can be cut. ``options`` and ``colour`` as
     in :func:`.status_lead.lead`."""
     broker, epoch = answer["broker"], answer["broker_epoch"]
     registered = "not known" if epoch is None else f"epoch {epoch}, {_fenced(answer['fenced'])}"
@@ -164,7 +164,7 @@ def guard_lines(answer: dict[str, Any], columns: int | None, *, options: str = "
     body = table(("STATE", "SINCE", ">LED", ">FOLLOWED", "KAFKA", "WOULD", "DIRECTORY"), rows)
     before = status_lead.lead(answer, options, columns, colour=colour)
     verdict = safe(answer["condition"]["text"])
-    if before and columns is not None:  # each reason follows in a line of its own
+    if before and columns is not None:  # each reason follows on its own line
         verdict = cut(verdict, min(columns, status_lead.COLUMNS_MAX))
     found = [status_lead.coloured(verdict) if colour else verdict, *before, *([""] if before else [])]
     found += [*head, "", body[0]]
@@ -175,8 +175,8 @@ def guard_lines(answer: dict[str, Any], columns: int | None, *, options: str = "
 
 
 def _acts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Lines of a guard that acts: the state of the broker, what is to be restored, what the controllers refused, and
-    the other brokers that may lose a directory."""
+    """Yield the lines of an acting guard: the broker's state, pending restores, refusals of the controllers, and other
+    brokers that may lose a directory."""
     broker = answer["broker"]
     if broker.get("state") is not None:
         yield "stage", safe(broker["state"] + (f": {broker['reason']}" if broker["reason"] else ""))
@@ -211,7 +211,7 @@ def _guard_row(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _guard_details(row: dict[str, Any]) -> Iterator[str]:
-    """Lines below a directory: its id and disk, and why it is not online."""
+    """Yield the lines below a directory: id, disk, and the reason why it is not online."""
     serial = f", serial {safe(row['serial'])}" if row["serial"] else ""
     yield f"{safe(row['directory_id'] or 'directory.id unknown')}, {safe(row['device'] or 'device unknown')}{serial}"
     if row["error"]:
@@ -231,9 +231,9 @@ def _held(answer: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _processes(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Use of the host by the agent, and by its workers and its other processes."""
+    """Yield the resource usage of the agent, its workers and its other processes."""
     told = answer.get("processes")
-    if told is None:  # an agent that was started before this command was installed, or that has no descriptor left
+    if told is None:  # the agent is older than this command, or has no free descriptor
         return
     own, most = told["own"], told["descriptors_max"]
     memory = own["rss_bytes"] if own["pss_bytes"] is None else own["pss_bytes"]
@@ -252,7 +252,7 @@ def _together(name: str, told: dict[str, Any]) -> str:
 
 
 def _with_reasons(body: list[str], directories: list[dict[str, Any]], columns: int | None) -> Iterator[str]:
-    """Append to each path the reason why it is offline, as far as the line has free columns."""
+    """Append the reason why it is offline to each path, as far as the line has free columns."""
     for line, row in zip(body, directories, strict=True):
         room = None if columns is None else columns - cells(line) - 2
         why = safe(row["error"] or "").removeprefix(safe(row["path"])).removeprefix(" failed").removeprefix(": ")
@@ -266,7 +266,7 @@ def _fenced(fenced: bool | None) -> str:
 
 
 def _controller(contact: dict[str, Any]) -> str:
-    """Address of the controller, and how long ago it last accepted something."""
+    """Return the controller's address, and the time since its last successful answer."""
     where = safe(contact["address"] or "none is known")
     if contact["last_answer_ms"] is None:
         return f"{where}, has accepted nothing yet"
@@ -274,7 +274,7 @@ def _controller(contact: dict[str, Any]) -> str:
 
 
 def _own_controller(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """A line for the controller of a combined node, in the agent's process."""
+    """Yield a line for the controller of a combined node, which runs in the agent's process."""
     if told is None:
         return
     fenced, offline = told["fenced_brokers"], told["offline_partitions"]
@@ -296,7 +296,7 @@ def _kept(replicas: int | None) -> str:
 
 
 def _history(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """Lines for what happened to the metadata's history while the agent ran."""
+    """Yield lines about changes of the metadata's history while the agent ran."""
     if told is None:
         return
     if (lost := told["lost"]) is not None:
@@ -310,7 +310,7 @@ def _history(told: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def _certificates(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """A line for each certificate; a daemon that was started before this command was installed does not tell."""
+    """Yield a line for each certificate; an older daemon reports none."""
     for row in answer.get("certificates", ()):
         end = "" if row["not_after_ms"] is None else f"valid until {moment(row['not_after_ms'])}, "
         yield "certificate", safe(f"{end}{row['path'] or row['key']} ({', '.join(row['uses'])})")

@@ -1,4 +1,4 @@
-"""The lines that lead ``kjbod status`` of a guard: each problem with its code, and the next commands. Pure.
+"""The first lines of ``kjbod status`` for a guard: each problem with its code, and the next commands. Pure.
 
 A text is wrapped at 80 columns. A path or a command is never cut or wrapped: an operator copies it.
 """
@@ -24,19 +24,19 @@ Row = Mapping[str, Any]
 
 
 class Step(Struct, frozen=True):
-    """A command, and why to type it."""
+    """A command, and the reason to type it."""
 
     command: str
     why: str
 
 
 class Host(Struct, frozen=True):
-    """Facts of this host that the commands need.
+    """Facts of this host for the suggested commands.
 
     Attributes:
-        options: arguments that name the files of the guard, as the operator typed them; empty: commands find them.
+        options: file options as the operator typed them; empty: commands find the files.
         acts: whether the guard acts.
-        pid: of the broker; None: it does not run, or nobody knows it.
+        pid: process id of the broker; None: not running, or unknown.
         node: id of the broker.
     """
 
@@ -81,7 +81,7 @@ def _unit(host: Host) -> Iterator[Step]:
 
 
 def _failed(host: Host, row: Row) -> Iterator[Step]:
-    """Kafka works on without the disk, or does not know yet that the disk has failed."""
+    """Yield the steps if Kafka still uses the disk, or has not noticed its failure yet."""
     replace = f"then replace {_disk(row)}"
     yield from _history(host, row)
     if row.get("kafka") == "offline" or host.pid is None:
@@ -173,13 +173,13 @@ NEXT: Final[Mapping[Code, Callable[[Host, Row], Iterable[Step]]]] = {
 
 
 def _device(row: Row) -> str | None:
-    """The first block device, ``/dev/sdb``, from ``"sdb 8:16"``."""
+    """Return the first block device, ``/dev/sdb``, of ``"sdb 8:16"``."""
     name = str(row.get("device") or "").split(" ", 1)[0]
     return f"/dev/{name}" if name and ":" not in name else None
 
 
 def _disk(row: Row) -> str:
-    """``disk /dev/sdb, serial S1``."""
+    """Return ``disk /dev/sdb, serial S1``."""
     found = [f"disk {_device(row) or row.get('device') or 'of ' + str(row.get('path') or 'the directory')}"]
     if row.get("serial"):
         found.append(f"serial {row['serial']}")
@@ -192,7 +192,7 @@ def steps(answer: Mapping[str, Any], options: str) -> list[Step]:
     rows = {row["path"]: row for row in answer["directories"]}
     found: dict[str, Step] = {}
     for problem in answer["problems"]:
-        if problem["code"] not in NEXT:  # of a guard that is newer than this command
+        if problem["code"] not in NEXT:  # from a guard that is newer than this command
             continue
         for step in NEXT[Code(problem["code"])](host, rows.get(problem["path"], {})):
             found.setdefault(step.command, step)
@@ -203,12 +203,12 @@ def steps(answer: Mapping[str, Any], options: str) -> list[Step]:
 
 
 def lead(answer: Mapping[str, Any], options: str, columns: int | None, *, colour: bool = False) -> list[str]:
-    """Return the lines between the verdict and the rest; none where there is no problem, or a guard reports none.
+    """Return the lines between the verdict and the rest; empty if the guard reports no problem.
 
     Args:
-        answer: of the guard.
-        options: arguments that name the files, as typed, with a space in front; empty: the commands find the files.
-        columns: of the terminal; None: there is none.
+        answer: answer of the guard.
+        options: file options as typed, with a leading space; empty: the commands find the files.
+        columns: width of the terminal; None: no terminal.
         colour: whether the terminal shows colours.
     """
     wide = min(columns or COLUMNS_MAX, COLUMNS_MAX)
@@ -229,7 +229,7 @@ def lead(answer: Mapping[str, Any], options: str, columns: int | None, *, colour
 
 
 def _numbered(number: int, step: Step, wide: int) -> Sequence[str]:
-    """A command with its comment behind it, or below it where the line is too short."""
+    """Return a command with its comment after it, or below it if the line is too short."""
     head, why = f"{_INDENT}{number:>2}. {safe(step.command)}", f"# {step.why}"
     if cells(head) + len(_INDENT) + cells(why) <= wide:
         return (f"{head}{_INDENT}{why}",)
@@ -238,7 +238,7 @@ def _numbered(number: int, step: Step, wide: int) -> Sequence[str]:
 
 
 def wrapped(text: str, wide: int) -> list[str]:
-    """Return the words of a text in lines of so many cells; a longer word is a line of its own."""
+    """Wrap a text to this many cells; a longer word gets its own line."""
     lines = [""]
     for word in text.split(" "):
         line = f"{lines[-1]} {word}" if lines[-1] else word

@@ -1,7 +1,8 @@
-"""``kjbod format``, ``info``, ``random-uuid``, ``version-mapping``, ``feature-dependencies``: kafka-storage's commands.
+"""The commands of kafka-storage: ``kjbod format``, ``info``, ``random-uuid``, ``version-mapping``,
+``feature-dependencies``.
 
-Flags, standard output and exit codes are those of ``kafka-storage`` 4.3.1: every failure, wrong arguments included,
-ends with 1.
+Flags, standard output and exit codes are those of ``kafka-storage`` 4.3.1: every failure, including wrong arguments,
+has exit code 1.
 """
 
 from pathlib import Path
@@ -35,7 +36,7 @@ class StorageCommand(click.Command):
 
 
 def _expand(argument: str) -> list[str]:
-    """``@FILE`` stands for the lines of FILE."""
+    """Replace ``@FILE`` by the lines of FILE."""
     if not argument.startswith("@"):
         return [argument]
     try:

@@ -1,8 +1,8 @@
-"""``kjbod strays``: replicas that lie in a log directory and are nobody's: list, remove, restore.
+"""``kjbod strays``: list, remove and restore replicas in a log directory that the metadata does not assign to it.
 
-A running agent or guard is asked. Without one the disks are looked at by processes that can be abandoned
-(:mod:`kjbod_agent.admin.unattended`), and only a person's question and the locks of the directories stand between a
-name and its files: what is removed is what was shown. On the host of a Kafka broker strays are only listed.
+A running agent or guard answers. Without one, separate processes that can be abandoned read the disks
+(:mod:`kjbod_agent.admin.unattended`). Then only a confirmation and the directories' locks protect the files: the
+command removes exactly what it has shown. On the host of a Kafka broker strays are only listed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ from kjbod.output import Printer, complain, moment, plural, safe, size
 from kjbod.runtime.control_socket import ControlClient, NoAgentError
 
 STRAYS_PER_REQUEST: Final = 10
-"""Names and paths have at most 255 and 4096 bytes; a request has a limit."""
+"""Maximum strays in a request, whose size is limited: names and paths have at most 255 and 4096 bytes."""
 FROM_DISKS: Final = "no {name} answers: the list shows the directories that end in -stray on the disks now"
 
 
 class StrayError(KjbodError):
-    """There is no such stray, or more than one, or strays are only listed on this host."""
+    """No such stray, several with that name, or only listing is allowed on this host."""
 
 
 @click.group(invoke_without_command=True)
@@ -103,7 +103,7 @@ def restore(config_path: Path, own_path: Path | None, as_json: bool, name: str) 
 
 
 def lines(found: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Strays for people: the name, which is long, alone; what it is, below it."""
+    """Return strays as text: the long name on its own line, and details below it."""
     shown = []
     for stray in found:
         since = "" if stray["since_ms"] is None else f", since {moment(stray['since_ms'])}"
@@ -118,10 +118,10 @@ def lines(found: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def choose(found: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The strays of these names; all where none is given.
+    """Return the strays with these names; all if no name is given.
 
     Raises:
-        StrayError: one line for each name that is not there, or that is in two directories.
+        StrayError: one line for each name that does not exist, or is in two directories.
     """
     if not names:
         return list(found)
@@ -140,12 +140,13 @@ def choose(found: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[s
 
 
 def _names(stray: Mapping[str, Any]) -> tuple[str, str]:
-    """By which a person may name it, also as they are printed where a name is no text."""
+    """Return the names of a stray that a user may type, including the printed form of a name that is not text."""
     return stray["name"], f"{stray['directory'].rstrip('/')}/{stray['name']}"
 
 
 def _find(config: Config, own_path: Path | None) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
-    """Return the strays, why directories could not be looked into, and who answered: ``agent``, ``guard``, or None."""
+    """Return the strays, the reasons for unreadable directories, and the answering process: ``agent``, ``guard``, or
+    None."""
     found: list[dict[str, Any]] = []
     unread: dict[str, str] = {}
     role = "agent"
@@ -189,7 +190,7 @@ def _change(config: Config, own_path: Path | None, what: str, names: Sequence[st
     by_hand = role is None
     outcomes = _by_hand(config, what, chosen) if by_hand else _by_agent(ask.client(config), what, chosen)
     failed = _tell(outcomes, f"{what}d", out, as_json)
-    # Who names strays has them all; "all" is not all where a directory says nothing.
+    # Named strays are complete; "all" is not, if a directory could not be read.
     return EXIT_FAILURE if failed or (unreadable and not names) else 0
 
 
@@ -202,7 +203,7 @@ def _agreed(chosen: Sequence[Mapping[str, Any]], out: Printer) -> bool:
     total = sum(stray["size"] or 0 for stray in chosen)
     try:
         agreed = click.confirm(f"Remove {plural(len(chosen), 'stray')}, {size(total)}, for ever?")
-    except click.Abort:  # the end of a standard input that is no person
+    except click.Abort:  # end of a standard input that is not a terminal
         out("")
         agreed = False
     if not agreed:
@@ -226,7 +227,7 @@ def _by_hand(config: Config, what: str, chosen: Sequence[Mapping[str, Any]]) -> 
 
 
 def _tell(outcomes: Iterable[dict[str, Any]], done: str, out: Printer, as_json: bool) -> bool:
-    """Print what became of each, when it is known; whether any could not be done."""
+    """Print the outcome of each stray as it is known, and return whether any failed."""
     told = []
     for outcome in outcomes:
         told.append(outcome)

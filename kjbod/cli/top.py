@@ -1,4 +1,4 @@
-"""``kjbod top``: the directories of this host, live, full screen. The shell: keys, clock, terminal."""
+"""``kjbod top``: the directories of this host, live, full screen. This module handles keys, clock and terminal."""
 
 import contextlib
 import curses
@@ -17,7 +17,7 @@ from kjbod.error_lines import in_one_line
 from kjbod.errors import KjbodError
 
 WINDOW: Final = 60
-"""Answers between the two from which quantiles and the busy time are made."""
+"""Number of answers over which quantiles and the busy time are computed."""
 HISTORY_LINES: Final = 100
 _KEYS: Final = {curses.KEY_UP: "up", curses.KEY_DOWN: "down", 10: "enter", 13: "enter", curses.KEY_ENTER: "enter"}
 
@@ -37,7 +37,7 @@ def top(config_path: Path, own_path: Path | None, interval_s: float) -> int:
         raise KjbodError("kjbod top needs a terminal: kjbod status prints the same once")
     of = ask.load(config_path, own_path)
     client = ask.client(of, own_path)
-    client.call("status")  # what is wrong with the question is a line, not a screen
+    client.call("status")  # report an error as a line, before the screen starts
 
     def past() -> list[str]:
         from kjbod_guard import past
@@ -51,13 +51,13 @@ def top(config_path: Path, own_path: Path | None, interval_s: float) -> int:
 
 
 class _Top:
-    """The loop of the screen.
+    """Main loop of the screen.
 
     Args:
         window: the terminal.
-        status: asks the agent or guard.
-        past: newest lines of the guard's history.
-        clock: the time.
+        status: asks the agent or guard for its status.
+        past: returns the newest lines of the guard's history.
+        clock: clock for the refresh.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class _Top:
         self._looks = _looks()
 
     def run(self, interval_s: float) -> None:
-        """Show until q or Ctrl-C."""
+        """Show the screen until q or Ctrl-C."""
         with contextlib.suppress(curses.error):
             curses.curs_set(0)
         view: View | None = View()
@@ -108,13 +108,13 @@ class _Top:
             lines = [Line(self._trouble[: columns - 1], Style.BAD), *lines[1:]]
         self._window.erase()
         for number, line in enumerate(lines[:rows]):
-            with contextlib.suppress(curses.error):  # the terminal has become smaller
+            with contextlib.suppress(curses.error):  # the terminal is smaller now
                 self._window.addstr(number, 0, line.text, self._looks[line.style])
         self._window.refresh()
 
 
 def _looks() -> dict[Style, int]:
-    """Attributes of the styles on this terminal."""
+    """Return the attributes of the styles on this terminal."""
     looks = dict.fromkeys(Style, curses.A_NORMAL)
     looks |= {Style.HEAD: curses.A_BOLD, Style.SELECTED: curses.A_REVERSE, Style.DIM: curses.A_DIM}
     if curses.has_colors():

@@ -1,6 +1,6 @@
-"""The screen of ``kjbod top``, from two answers of ``status``: the last one, and an earlier one for rates. Pure.
+"""Screen of ``kjbod top``, from two answers of ``status``: the last one, and an earlier one for rates. Pure.
 
-Lines are plain text without control characters; a style goes with each. The shell puts them on the terminal.
+Lines are plain text without control characters, each with a style. The caller draws them on the terminal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from kjbod.output import UNKNOWN, cells, cut, duration, percent, safe
 from kjbod.units import moment
 
 BUCKETS_PER_DOUBLING: Final = 4
-"""Of a histogram of latencies (:func:`kjbod.fleet.schema.latency_bucket`)."""
+"""Buckets per doubling of a latency histogram (:func:`kjbod.fleet.schema.latency_bucket`)."""
 _HEAD: Final = ("STATE", "SINCE", "KAFKA", "P50", "P99", "BUSY", "USED", "LEADERS", "REPLICAS", "DEVICE", "DIRECTORY")
 _RIGHT: Final = frozenset(("P50", "P99", "BUSY", "USED", "LEADERS", "REPLICAS"))
 _HEALTHY: Final = frozenset(("online",))
@@ -41,11 +41,11 @@ class Line(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """Choices of the person at the keyboard.
+    """View that the user has chosen.
 
     Attributes:
-        selected: number of the directory.
-        details: show all that is known of the selected directory.
+        selected: number of the selected directory.
+        details: show all facts about the selected directory.
         history: show the guard's history instead of the directories' table.
     """
 
@@ -55,7 +55,7 @@ class View(Struct, frozen=True):
 
 
 def press(view: View, key: str, directories: int) -> View | None:
-    """Return the view after a key; None: the person is done. Unknown keys change nothing."""
+    """Return the view after a key; None: the user quits. Unknown keys change nothing."""
     match key:
         case "q":
             return None
@@ -95,13 +95,13 @@ def screen(
     """Return the lines of the screen, at most ``rows`` of at most ``columns``.
 
     Args:
-        answer: of ``status`` now.
-        before: an earlier one, for quantiles and the busy time; None: there is none yet.
-        elapsed_ms: between the two.
-        view: choices of the person.
+        answer: current answer of ``status``.
+        before: an earlier answer, for quantiles and the busy time; None: none yet.
+        elapsed_ms: time between the two answers.
+        view: view that the user has chosen.
         history: newest lines of the guard's history, the newest last.
-        columns: of the terminal.
-        rows: of the terminal.
+        columns: width of the terminal.
+        rows: height of the terminal.
     """
     directories = answer["directories"]
     selected = min(view.selected, max(len(directories) - 1, 0))
@@ -126,7 +126,7 @@ def screen(
 
 
 def _node(answer: Mapping[str, Any]) -> str:
-    """Line about the node: who answers, its version, mode, broker and moves."""
+    """Return the line about the node: answering process, version, mode, broker and moves."""
     parts = [f"node {answer['node']}", f"{answer.get('role', 'agent')} {safe(answer['version'])}"]
     if answer.get("mode"):
         parts.append(f"mode {safe(answer['mode'])}")
@@ -193,7 +193,7 @@ def _ms(value: float | None) -> str:
 
 
 def _details(row: Mapping[str, Any]) -> Iterator[Line]:
-    """Lines with all that is known of a directory."""
+    """Yield lines with all facts about a directory."""
     for title, name in (
         ("directory", "path"),
         ("directory.id", "directory_id"),

@@ -1,4 +1,4 @@
-"""``kjbod fleet compact``: many small pieces of a day become few large files."""
+"""``kjbod fleet compact``: merge the many small pieces of a day into few large files."""
 
 import click
 

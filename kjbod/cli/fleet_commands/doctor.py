@@ -1,4 +1,4 @@
-"""``kjbod fleet doctor``: what is missing here."""
+"""``kjbod fleet doctor``: list missing requirements of this machine."""
 
 import click
 

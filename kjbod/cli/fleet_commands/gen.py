@@ -1,4 +1,4 @@
-"""``kjbod fleet gen``: reports of a fleet that does not exist."""
+"""``kjbod fleet gen``: generate reports of a simulated fleet."""
 
 import re
 

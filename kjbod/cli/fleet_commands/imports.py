@@ -1,4 +1,4 @@
-"""``kjbod fleet import``: other people's drives."""
+"""``kjbod fleet import``: import published drive data."""
 
 from typing import TYPE_CHECKING
 

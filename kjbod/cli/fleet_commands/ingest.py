@@ -1,4 +1,4 @@
-"""``kjbod fleet ingest``: reports into the lake."""
+"""``kjbod fleet ingest``: load reports into the lake."""
 
 import click
 

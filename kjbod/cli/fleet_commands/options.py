@@ -1,4 +1,4 @@
-"""Options that the commands of ``kjbod fleet`` share."""
+"""Shared options of the commands ``kjbod fleet``."""
 
 import datetime
 import math
@@ -18,14 +18,14 @@ _FLOAT_MAX = 1e9
 
 
 def lake_option(command: F) -> F:
-    """``--lake URI``."""
+    """Add the option ``--lake URI``."""
     return click.option(
         "--lake", required=True, metavar="URI", help="The lake: a path, or a URI that Hadoop's file systems take."
     )(command)
 
 
 def spark_options(command: F) -> F:
-    """``--master``, ``--remote``, ``-v``: where Spark runs."""
+    """Add the options ``--master``, ``--remote`` and ``-v``, which select Spark."""
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Also say where Spark's UI is, and what Spark does."),
         click.option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server. Or set SPARK_REMOTE."),
@@ -47,14 +47,14 @@ def _dates(_context: click.Context, _parameter: click.Parameter, given: tuple[st
 
 
 class PositiveFloat(click.FloatRange):
-    """A number above 0, of a size that a time can have. Click's own range lets ``nan`` through."""
+    """Number above 0. Click's own range accepts ``nan``; this one does not."""
 
     def __init__(self) -> None:
-        """Of any unit."""
+        """Accept any number above 0."""
         super().__init__(min=0, min_open=True, max=_FLOAT_MAX)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Implements :class:`click.ParamType`."""
+        """Implement :class:`click.ParamType`."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value} is not a number.", param, ctx)
@@ -62,14 +62,14 @@ class PositiveFloat(click.FloatRange):
 
 
 def days_option(command: F) -> F:
-    """``--day D``, several times."""
+    """Add the repeatable option ``--day D``."""
     return click.option("--day", multiple=True, metavar="D", callback=_dates, help="A date, such as 2026-11-01 (UTC).")(
         command
     )
 
 
 def place_of(master: str | None, remote: str | None, verbose: bool) -> "Place":
-    """Place of Spark, from the values of :func:`spark_options`."""
+    """Return the place of Spark from the values of :func:`spark_options`."""
     from kjbod.fleet.command import Place
 
     return Place(master, remote, verbose)

@@ -1,4 +1,4 @@
-"""``kjbod fleet publish``: the lake's tables in an Iceberg catalog."""
+"""``kjbod fleet publish``: publish the lake's tables to an Iceberg catalog."""
 
 import click
 

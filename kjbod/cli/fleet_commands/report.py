@@ -1,4 +1,4 @@
-"""``kjbod fleet report``: a page, its drill-downs and JSON."""
+"""``kjbod fleet report``: write an HTML page with drill-downs, and JSON."""
 
 import click
 

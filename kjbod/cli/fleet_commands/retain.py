@@ -1,4 +1,4 @@
-"""``kjbod fleet retain``: what is older than it is kept for goes."""
+"""``kjbod fleet retain``: delete data that is older than its retention time."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""``kjbod fleet rollup``: gold of the hours whose silver has changed."""
+"""``kjbod fleet rollup``: update the gold tables of the hours whose silver has changed."""
 
 import click
 

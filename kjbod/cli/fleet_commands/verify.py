@@ -1,4 +1,4 @@
-"""``kjbod fleet verify``: a lake is counted again."""
+"""``kjbod fleet verify``: count a lake again, and compare."""
 
 import click
 
