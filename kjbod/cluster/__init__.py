@@ -1,1 +1,2 @@
-"""Any Kafka cluster as its brokers and metadata tell of it: what lies in which log directory, and what hangs on it."""
+"""Any Kafka cluster, seen through its brokers and metadata: the content of each log directory, and the effect of its
+failure."""

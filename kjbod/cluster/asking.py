@@ -1,6 +1,5 @@
-"""Questions to the brokers and controllers of a cluster, as an admin client asks them. Whatever a peer does, an answer
-comes in bounded time: what a broker does not say is a line about that broker.
-"""
+"""Requests to the brokers and controllers of a cluster, like an admin client's. Every answer comes within a time limit;
+missing data of a broker becomes a line about that broker."""
 
 import asyncio
 import contextlib
@@ -46,29 +45,29 @@ CLIENT_ID: Final = "kjbod-cluster"
 REQUEST_TIMEOUT_MS: Final = 30_000
 """``request.timeout.ms`` of Kafka's admin client."""
 PARTITIONS_TIMEOUT_S: Final = 60.0
-"""For everything that one broker tells of topics."""
+"""Time limit for all facts about topics from one broker."""
 ANSWERS_TIMEOUT_S: Final = 60.0
-"""For the answers of all brokers about their directories; who is later did not answer."""
+"""Time limit for the answers of all brokers about their directories; a slower broker counts as silent."""
 CONNECTIONS_MAX: Final = 256
-"""To brokers, at a time."""
+"""Maximum connections to brokers at a time."""
 ANSWERS_MAX: Final = 16
-"""Brokers that are asked for their replicas at a time, so that few such answers are in memory."""
+"""Maximum brokers that are asked for replicas at a time, so that few large answers are in memory."""
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of one of them: more than a million replicas."""
+"""Maximum size of such an answer: more than a million replicas."""
 TOPICS_MAX: Final = 500
-"""Of one DescribeConfigs: an agent takes a request of 256 KiB."""
+"""Maximum topics of one DescribeConfigs: an agent accepts requests of 256 KiB."""
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 """``DescribeClusterRequest.endpoint_type``."""
 TEXT_CHARS_MAX: Final = 200
-"""Of a text that a server sends, in a line of ours."""
+"""Maximum characters of a server's text in a line of ours."""
 PORT_MAX: Final = 65535
 MIN_ISR: Final = "min.insync.replicas"
 _INT32_DIGITS_MAX: Final = 10
 _MIN_ISR_DEFAULT: Final = 1
-"""Kafka's. Brokers tell it; agents tell what is configured dynamically."""
+"""Kafka's default. Brokers report it; agents report only dynamically configured values."""
 _FENCED_SINCE: Final = 2
-"""Version of DescribeCluster that tells of fenced brokers (KIP-1073)."""
+"""First version of DescribeCluster that shows fenced brokers (KIP-1073)."""
 _ENDPOINT_TYPE_SINCE: Final = 1
 _FOREIGN_TYPE: Final = {
     BROKERS: "that is a controller's listener: give a broker's to --bootstrap-server",
@@ -77,18 +76,18 @@ _FOREIGN_TYPE: Final = {
 
 
 class ForeignListenerError(KjbodError):
-    """A broker's where a controller's was asked for, or the other way round."""
+    """A broker's listener was given instead of a controller's, or the reverse."""
 
 
 class Members(Struct, frozen=True, kw_only=True):
-    """The nodes of a cluster that are of one kind."""
+    """Nodes of a cluster of one kind: brokers or controllers."""
 
     cluster_id: str
     controller_id: int
     nodes: Sequence[Node]
 
     def node(self, node_id: int) -> Node | None:
-        """The node of this id."""
+        """Return the node with this id."""
         return next((node for node in self.nodes if node.id == node_id), None)
 
 
@@ -101,7 +100,7 @@ async def _open(address: Address, security: Security, max_frame_bytes: int = MAX
         return await Connection.open(
             host, port, client_id=CLIENT_ID, clock=SystemClock(), security=security, max_frame_bytes=max_frame_bytes
         )
-    except ValueError:  # a name that no resolver takes
+    except ValueError:  # a name that the resolver refuses
         raise KjbodError(f"{where} is no address of a server") from None
 
 
@@ -110,7 +109,7 @@ def _shown(text: str) -> str:
 
 
 def address_of(connection: Connection) -> Address:
-    """The address at which a connection was opened."""
+    """Return the address to which a connection was opened."""
     host, _, port = connection.peer.rpartition(":")
     return host, int(port)
 
@@ -119,10 +118,10 @@ def address_of(connection: Connection) -> Address:
 async def first(
     servers: Sequence[Address], security: Security, kind: int = BROKERS
 ) -> AsyncIterator[tuple[Connection, Members]]:
-    """A connection to the first server that tells of its cluster, and what it tells.
+    """Return a connection to the first server that describes its cluster, with that description.
 
     Raises:
-        KjbodError: none does, with a line for each.
+        KjbodError: no server does, with a line for each.
     """
     troubles: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -140,10 +139,10 @@ async def first(
 
 
 async def describe(connection: Connection, kind: int = BROKERS) -> Members:
-    """The brokers, fenced ones too, or the controllers.
+    """Return the brokers, including fenced ones, or the controllers.
 
     Raises:
-        KjbodError: it did not answer, refused, or is of another kind.
+        KjbodError: the server did not answer, refused, or is of the other kind.
     """
     foreign = ForeignListenerError(f"{connection.peer}: {_FOREIGN_TYPE[kind]}")
     if ApiKey.DESCRIBE_CLUSTER not in connection.versions and kind == BROKERS:
@@ -170,10 +169,10 @@ async def describe(connection: Connection, kind: int = BROKERS) -> Members:
 
 
 async def require_controller(servers: Sequence[Address], security: Security) -> None:
-    """Make sure that not every server is a broker, before one is waited for.
+    """Require that at least one server is not a broker, before waiting for a controller.
 
     Raises:
-        KjbodError: all are, with a line for each.
+        KjbodError: all are brokers, with a line for each.
     """
     answers = asyncio.Queue[str | None]()
 
@@ -194,14 +193,14 @@ async def require_controller(servers: Sequence[Address], security: Security) -> 
 
 
 async def _foreign(address: Address, security: Security) -> str | None:
-    """The line about a server that is certainly no controller."""
+    """Return a line about a server that is certainly not a controller; None: it may be one."""
     try:
         async with await _open(address, security) as connection:
             await describe(connection, CONTROLLERS)
     except ForeignListenerError as error:
         return str(error)
     except KjbodError:
-        pass  # who reads the metadata says what is the matter
+        pass  # the reader of the metadata reports the reason
     return None
 
 
@@ -209,8 +208,8 @@ async def _foreign(address: Address, security: Security) -> str | None:
 
 
 async def leaves_nothing_out(connection: Connection) -> bool:
-    """Whether it is certain that the server tells of all topics, which it only is where it says that it has no
-    authorizer: topics that we may not DESCRIBE are left out without a word."""
+    """Return whether the server certainly lists all topics. That is certain only if it reports that it has no
+    authorizer: topics without permission to DESCRIBE are silently left out."""
     if ApiKey.DESCRIBE_ACLS not in connection.versions:
         return False
     question = DescribeAclsRequest(
@@ -225,10 +224,10 @@ async def leaves_nothing_out(connection: Connection) -> bool:
 
 
 async def partitions(connection: Connection, wanted: Collection[str] | None = None) -> Partitions:
-    """The partitions of all topics that we may see, or of those that are ``wanted``.
+    """Return the partitions of all visible topics, or of the ``wanted`` topics.
 
     Raises:
-        KjbodError: there is no such topic, or no answer.
+        KjbodError: no such topic, or no answer.
     """
     if ApiKey.METADATA not in connection.versions:
         raise KjbodError(f"{connection.peer}: {_FOREIGN_TYPE[BROKERS]}")
@@ -244,11 +243,11 @@ async def partitions(connection: Connection, wanted: Collection[str] | None = No
 
 
 async def _by_pages(connection: Connection, wanted: Collection[str] | None) -> Partitions:
-    """By DescribeTopicPartitions (KIP-966), some thousand partitions at a time.
+    """Read the partitions with DescribeTopicPartitions (KIP-966), some thousand at a time.
 
     Raises:
         KjbodError: see :func:`partitions`.
-        RemoteProtocolError: an answer goes on where one was before.
+        RemoteProtocolError: the next page begins at an earlier position.
     """
     found: dict[str, dict[int, Partition]] = {}
     alike: dict[Partition, Partition] = {}
@@ -277,7 +276,7 @@ def _place(cursor: DescribeTopicPartitionsCursor) -> tuple[str, int]:
 
 
 async def _at_once(connection: Connection, wanted: Collection[str] | None) -> Partitions:
-    """By Metadata, of brokers before Kafka 3.7."""
+    """Read the partitions with Metadata, for brokers before Kafka 3.7."""
     topics = None if wanted is None else tuple(MetadataRequestTopic(name=name) for name in sorted(wanted))
     question = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     answer = await connection.request(question, timeout_ms=REQUEST_TIMEOUT_MS)
@@ -296,8 +295,8 @@ def _require_topic(connection: Connection, name: str | None, code: int, wanted: 
 
 
 async def min_isrs(connection: Connection, topics: Iterable[str]) -> tuple[MinIsrs, set[str]]:
-    """``min.insync.replicas`` of these topics, those that we may not look at are not there; and the topics that are
-    deleted by now.
+    """Return ``min.insync.replicas`` of these topics, without topics that we may not read, and the topics that were
+    deleted since.
 
     Raises:
         KjbodError: no answer.
@@ -344,14 +343,14 @@ async def log_dirs(
     replicas: bool = True,
     timeout_s: float | None = None,
 ) -> list[BrokerDirs]:
-    """Return the log directories of these brokers, in their order. All are asked at the same time.
+    """Return the log directories of these brokers, in their order. All brokers are asked in parallel.
 
     Args:
         nodes: the brokers.
         security: of the connections.
         known: facts about the cluster.
-        replicas: ask for replicas, which are most of an answer, and mark the directory of the metadata log.
-        timeout_s: for all answers together; None: :data:`ANSWERS_TIMEOUT_S`.
+        replicas: also ask for replicas, the largest part of an answer, and mark the directory of the metadata log.
+        timeout_s: time limit for all answers together; None: :data:`ANSWERS_TIMEOUT_S`.
     """
     connecting, answering = asyncio.Semaphore(CONNECTIONS_MAX), asyncio.Semaphore(ANSWERS_MAX)
     timeout_s = ANSWERS_TIMEOUT_S if timeout_s is None else timeout_s
@@ -386,7 +385,7 @@ async def log_dirs(
 
 
 async def _metadata_log_dir(connection: Connection, node: Node, known: Known) -> str | None:
-    """The directory whose failure ends the broker, see :func:`metadata_log_dir`.
+    """Return the directory whose failure ends the broker: see :func:`metadata_log_dir`.
 
     Raises:
         KjbodError: no answer.
@@ -403,10 +402,10 @@ async def _metadata_log_dir(connection: Connection, node: Node, known: Known) ->
 
 
 async def unregister(connection: Connection, broker_id: int, security: Security) -> UnregisterBrokerResponse:
-    """The outcome of UnregisterBroker; a controller that is not the active one is asked which one is.
+    """Send UnregisterBroker and return its outcome. A controller that is not active is asked for the active one.
 
     Raises:
-        KjbodError: it was not asked for, or nobody knows what came of it.
+        KjbodError: the request was not sent, or its outcome is unknown.
     """
     answer = await _unregister(connection, broker_id)
     if answer.error_code != ErrorCode.NOT_CONTROLLER:
@@ -428,10 +427,10 @@ async def unregister(connection: Connection, broker_id: int, security: Security)
 
 
 async def _unregister(connection: Connection, broker_id: int) -> UnregisterBrokerResponse:
-    """The answer of this server.
+    """Return the answer of this server.
 
     Raises:
-        KjbodError: none came.
+        KjbodError: no answer came.
     """
     try:
         return await connection.request(UnregisterBrokerRequest(broker_id=broker_id), timeout_ms=REQUEST_TIMEOUT_MS)

@@ -1,13 +1,12 @@
-"""The ``directory.id`` of each log directory, found out without reading a disk. Pure.
+"""Infer the ``directory.id`` of each log directory without reading a disk. Pure.
 
-No answer of a broker up to Kafka 4.3.1 has both the path and the id: DescribeLogDirs has the replicas of a path, the
-metadata log has the replicas of an id (KIP-858). So a path has the id that all its replicas are assigned to, where no
-other path of that broker has a replica of that id; and the last path of a broker has the last id that is registered.
-Replicas that are on their way to another directory do not count: they are assigned to that one before they are there. A
-move that ended between the reading of the metadata and the answer would mislead all the same, so the metadata are read
-again afterwards. Where replicas do not agree, none lies there, or some were moved meanwhile, nothing is told: no
-majority, and no guess. Nor is the id of a directory that is offline, once the controller knows that: an id that is not
-registered may as well be that of a directory that was taken out of ``log.dirs``.
+No answer of a broker up to Kafka 4.3.1 has both path and id: DescribeLogDirs has the replicas of a path, the metadata
+log has the replicas of an id (KIP-858). So a path has the id to which all its replicas are assigned, if no other path
+of that broker has a replica of that id. The last path of a broker has the last registered id. Replicas that are being
+moved do not count: they are assigned to their new directory before they are there. A move that ends between the
+metadata and the answer would mislead, so the metadata is read again afterwards. If replicas do not agree, if there are
+none, or if some were moved, no id is given: no majority, no guess. An offline directory has no id once the controller
+knows that it is offline: an unregistered id may also be that of a directory that was removed from ``log.dirs``.
 """
 
 from collections.abc import Collection, Mapping, Set
@@ -25,7 +24,7 @@ UNCHECKED: Final = "the metadata could not be read again, so nobody knows whethe
 
 
 class Inferred(Struct, frozen=True):
-    """An id, and how it was found; or the reason why it was not."""
+    """An inferred id with the method, or the reason why none was found."""
 
     directory_id: Uuid | None
     by: str | None = None
@@ -35,12 +34,12 @@ class Inferred(Struct, frozen=True):
 def infer(
     online: Mapping[str, Set[Uuid]], offline: Collection[str], registered: Collection[Uuid], gone: Collection[Uuid]
 ) -> dict[str, Inferred]:
-    """The id of each log directory of one broker.
+    """Return the id of each log directory of one broker.
 
     Args:
-        online: paths, and the ids to which the metadata assign the replicas that lie there.
-        offline: paths of directories that are offline.
-        registered: ids that the broker has registered, which are online for the controller.
+        online: paths, with the ids to which the metadata assigns the replicas there.
+        offline: paths of offline directories.
+        registered: ids that the broker has registered, which the controller considers online.
         gone: other ids to which replicas of this broker are assigned.
     """
     named = {path: ids & set(registered) for path, ids in online.items()}
@@ -55,7 +54,7 @@ def infer(
         found[silent[0]] = Inferred(left.pop(), BY_ELIMINATION)
     if len(found) == len(online) and len(offline) == 1:
         left = set(registered).difference(each.directory_id for each in found.values())
-        if len(left) == 1:  # the controller does not know yet that it is offline
+        if len(left) == 1:  # the controller has not learned yet that it is offline
             found[next(iter(offline))] = Inferred(left.pop(), BY_ELIMINATION)
     if not registered and not gone:
         unregistered = Inferred(None, reason="the broker has registered no directory.id (KIP-858: metadata.version 17)")
@@ -79,8 +78,8 @@ def _unknown(path: str, named: Mapping[str, Set[Uuid]], gone: Collection[Uuid]) 
 
 
 def moved_between(before: MetadataImage, after: MetadataImage) -> set[int]:
-    """Brokers with a replica that was assigned to one directory in the image before, and to another one after, or that
-    registered other directories."""
+    """Return the brokers that registered other directories between both images, or have a replica whose assigned
+    directory changed."""
     found = {
         broker
         for broker, was in before.brokers.items()

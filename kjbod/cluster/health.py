@@ -1,4 +1,4 @@
-"""Verdict for a cluster: from its metadata, its brokers' log directories, and the metrics of its guards. Pure.
+"""Verdict for a cluster, from its metadata, its brokers' log directories, and the metrics of its guards. Pure.
 
 ========================  ========  ================================================================================
 code                      level     condition
@@ -35,9 +35,9 @@ from kjbod.printable import printable
 from kjbod.units import plural
 
 SHOWN_MAX: Final = 3
-"""Partitions, directories or brokers in a line."""
+"""Maximum partitions, directories or brokers in a line."""
 NAME_CHARS_MAX: Final = 300
-"""Of each of them."""
+"""Maximum characters of each name."""
 TEXT_COLUMNS_MIN: Final = 20
 _RESET: Final = "\x1b[0m"
 _SERIES: Final = ("kjbod_build_info", "kjbod_guard_acting", "kjbod_guard_broker_bound", "kjbod_log_directory_health")
@@ -80,8 +80,8 @@ class Problem(Struct, frozen=True):
 
     Attributes:
         code: see :class:`Code`.
-        text: one line for people.
-        names: all brokers, partitions or directories that the problem is about.
+        text: one line of text.
+        names: all affected brokers, partitions or directories.
     """
 
     code: Code
@@ -98,7 +98,7 @@ class Reading(Struct, frozen=True):
     """Metrics of one guard.
 
     Attributes:
-        version: of kjbod; None: an old guard does not tell.
+        version: version of kjbod; None: an old guard does not report it.
         acts: whether the guard acts; None: unknown.
         bound: whether the guard sees a broker.
         states: state of each log directory.
@@ -115,7 +115,7 @@ class Health(Struct, frozen=True):
 
     Attributes:
         problems: the worst first.
-        counts: brokers, directories, partitions and guards, in words.
+        counts: text with the numbers of brokers, directories, partitions and guards.
     """
 
     problems: tuple[Problem, ...]
@@ -128,10 +128,10 @@ class Health(Struct, frozen=True):
 
 
 def reading(text: str) -> Reading:
-    """Return the figures of a guard's metrics.
+    """Parse the metrics of a guard.
 
     Raises:
-        ValueError: these are no metrics of a guard.
+        ValueError: the text has no metrics of a guard.
     """
     lines = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(_SERIES))
     version, acts, bound = None, None, True
@@ -161,7 +161,8 @@ def health(known: Known, brokers: Sequence[BrokerDirs], guards: Mapping[int, Rea
     Args:
         known: partitions of the cluster.
         brokers: all brokers of the cluster, with their log directories.
-        guards: what the guard on the host of each broker told, or why it did not; None: nobody asked.
+        guards: metrics of the guard on each broker's host, or the reason why there are none; None: guards were not
+            asked.
     """
     found = [
         *_partitions(known),
@@ -175,7 +176,7 @@ def health(known: Known, brokers: Sequence[BrokerDirs], guards: Mapping[int, Rea
 
 
 def _problem(code: Code, names: Sequence[str], text: str) -> Iterator[Problem]:
-    """Problem about these names; none without a name."""
+    """Yield a problem about these names; nothing if there are no names."""
     if names:
         yield Problem(code, f"{text}: {_some(names)}", tuple(names))
 
@@ -287,7 +288,7 @@ def lines(found: Health, wide: int | None, colour: Mapping[Level, str] | None = 
 
 
 def as_document(cluster_id: str, found: Health, guards: Mapping[int, Reading | str] | None) -> dict[str, Any]:
-    """Return the verdict for machines."""
+    """Return the verdict as JSON."""
     return {
         "cluster_id": cluster_id,
         "level": found.level.name,

@@ -1,7 +1,7 @@
-"""Log directories of a cluster: the answers of its brokers and its metadata, brought together. Pure.
+"""Combine the brokers' answers about log directories with the cluster's metadata. Pure.
 
-An answer of a broker names each of its replicas, and is let go once it is counted: of 200,000 replicas nothing is kept
-but the numbers of their directories.
+A broker's answer lists each replica, and is dropped after counting: of 200,000 replicas only the counts per directory
+are kept.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,22 +17,22 @@ from kjbod.wire.error_codes import ErrorCode, name_of
 from kjbod.wire.messages import DescribeLogDirsResponse, DescribeLogDirsResponsePartition, DescribeLogDirsResponseResult
 
 CORDONED_SINCE: Final = 5
-"""Version of DescribeLogDirs (KIP-1066); bytes of a directory that the broker does not tell are -1 (KIP-827)."""
+"""First version of DescribeLogDirs with KIP-1066; unknown bytes of a directory are -1 (KIP-827)."""
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A broker, and where it is reached."""
+    """A broker, and its address."""
 
     id: int
     host: str
     port: int
     rack: str | None = None
     fenced: bool | None = None
-    """None: the brokers are too old to tell, and show only those that are not."""
+    """None: the brokers are too old to show fenced brokers."""
 
 
 class Failure(Struct):
-    """Partitions that a failure of a directory would concern."""
+    """Partitions that a failure of a directory would affect."""
 
     moves: int = 0
     leaderless: int = 0
@@ -41,7 +41,7 @@ class Failure(Struct):
 
 
 class LogDir(Struct, kw_only=True):
-    """A log directory of a broker. None is what nobody knows, all numbers of an offline one as a rule."""
+    """A log directory of a broker. None is unknown; usually all numbers of an offline directory are."""
 
     path: str
     error_code: int = 0
@@ -49,23 +49,23 @@ class LogDir(Struct, kw_only=True):
     total_bytes: int | None = None
     usable_bytes: int | None = None
     replica_bytes: int | None = None
-    """Of future replicas too."""
+    """Includes future replicas."""
     replicas: int | None = None
     leaders: int | None = None
     future: int | None = None
-    """Replicas that are on their way here."""
+    """Future replicas: replicas that are being moved here."""
     untold: int = 0
-    """Replicas of partitions of which the cluster tells nothing, so that leaders and failure are not known: who asks
-    may not see them, or they came or went meanwhile."""
+    """Replicas of partitions that the cluster does not show, so their leaders and failures are unknown. Either the user
+    may not see them, or they were created or deleted since."""
     failure: Failure | None = None
     directory: Inferred | None = None
-    """None: the metadata were not read."""
+    """None: the metadata was not read."""
     has_metadata_log: bool | None = None
-    """Whether the broker ends with it; ``failure`` then is that of the broker. None: not known."""
+    """Whether its failure ends the broker; then ``failure`` is that of the broker. None: unknown."""
 
     @property
     def offline(self) -> bool:
-        """Whether the broker cannot use it."""
+        """Whether the broker cannot use the directory."""
         return self.error_code != 0
 
     @property
@@ -75,36 +75,36 @@ class LogDir(Struct, kw_only=True):
 
     @property
     def used_percent(self) -> int | None:
-        """Part of the file system that is used, by whomever, rounded down."""
+        """Used part of the file system, by any data, rounded down."""
         if self.offline or not self.total_bytes or self.usable_bytes is None:
             return None
         return 100 * (self.total_bytes - self.usable_bytes) // self.total_bytes
 
 
 class BrokerDirs(Struct, kw_only=True):
-    """The log directories of a broker, or the reason why it tells of none."""
+    """The log directories of a broker, or the reason why the broker did not report them."""
 
     node: Node
     log_dirs: Sequence[LogDir] = ()
     error: str | None = None
     share: Share | None = None
-    """Replicas that the cluster says it has; None: not known."""
+    """Replicas of the broker according to the cluster; None: unknown."""
     unplaced: Unplaced | None = None
-    """None: the metadata were not read."""
+    """None: the metadata was not read."""
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """Facts about the cluster when its brokers are asked for their directories.
+    """Facts about the cluster, known before the brokers are asked for their directories.
 
     Attributes:
-        partitions: of the topics that are looked at.
-        min_isrs: of these topics.
-        shares: what each broker has of them.
-        trouble: partitions that are in trouble already; None: not known, for not all topics may be seen.
-        strangers: shares of brokers that are not registered; None: not known.
-        whole: whether these are certainly all topics. Brokers leave out those that who asks may not see.
-        image: the metadata, where they were read.
-        unplaced: of it, by broker.
+        partitions: partitions of the examined topics.
+        min_isrs: ``min.insync.replicas`` of these topics.
+        shares: replicas of each broker among them.
+        trouble: partitions that already have a problem; None: unknown, because some topics are hidden.
+        strangers: shares of brokers that are not registered; None: unknown.
+        whole: whether these are certainly all topics. Brokers leave out topics that the user may not see.
+        image: the metadata, if it was read.
+        unplaced: replicas without a directory in the metadata, by broker.
         partial: whether these are not all topics.
     """
 
@@ -120,12 +120,12 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 def unanswered(node: Node, reason: str, known: Known) -> BrokerDirs:
-    """A broker that did not answer."""
+    """Return a broker without an answer."""
     return _broker(node, known, (), reason)
 
 
 def answered(node: Node, response: DescribeLogDirsResponse, version: int, known: Known) -> BrokerDirs:
-    """A broker that answered DescribeLogDirs in ``version``."""
+    """Return a broker with its answer to DescribeLogDirs in ``version``."""
     if response.error_code:
         hint = (
             ": it takes DESCRIBE on the cluster"
@@ -159,7 +159,7 @@ def _broker(node: Node, known: Known, log_dirs: Sequence[LogDir], error: str | N
 
 
 def _count_assigned(broker: int, directory: Uuid, known: Known) -> int:
-    """Replicas that the metadata assign to a directory, of the topics that are looked at."""
+    """Count the replicas of examined topics that the metadata assigns to a directory."""
     assert known.image is not None
     return sum(
         (broker, directory) in zip(partition.replicas, partition.directories, strict=True)
@@ -178,14 +178,14 @@ def _log_dir(broker: int, result: DescribeLogDirsResponseResult, version: int, k
         usable_bytes=None if result.usable_bytes < 0 else result.usable_bytes,
     )
     if found.usable_bytes is not None and found.total_bytes is not None and found.usable_bytes > found.total_bytes:
-        found.usable_bytes = found.total_bytes = None  # nonsense
+        found.usable_bytes = found.total_bytes = None  # values that make no sense
     if not found.offline:
         _count(found, broker, result, known)
     return found
 
 
 def _count(found: LogDir, broker: int, result: DescribeLogDirsResponseResult, known: Known) -> None:
-    """Count what lies in a directory that is online."""
+    """Count the content of an online directory."""
     count = size = leaders = future = 0
     failure = Failure()
     for topic in result.topics:
@@ -203,7 +203,7 @@ def _count(found: LogDir, broker: int, result: DescribeLogDirsResponseResult, kn
             if partition is None:
                 found.untold += 1
                 continue
-            if broker not in partition.replicas:  # reassigned, and not deleted yet
+            if broker not in partition.replicas:  # reassigned, but not deleted yet
                 continue
             leaders += partition.leader == broker
             loss = loss_of(partition, broker, min_isr or 1)
@@ -221,7 +221,7 @@ def _count(found: LogDir, broker: int, result: DescribeLogDirsResponseResult, kn
 def _assigned(
     broker: int, results: Sequence[DescribeLogDirsResponseResult], image: MetadataImage
 ) -> dict[str, set[Uuid]]:
-    """The ids to which the metadata assign what lies in each directory that is online, and stays there."""
+    """Return the ids to which the metadata assigns the settled replicas of each online directory."""
     moving = {(topic, replica.partition_index) for _, topic, replica in _replicas(results) if replica.is_future_key}
     ids: dict[str, set[Uuid]] = {result.log_dir: set() for result in results if not result.error_code}
     for path, topic, replica in _replicas(results):
@@ -235,7 +235,7 @@ def _assigned(
 def _replicas(
     results: Sequence[DescribeLogDirsResponseResult],
 ) -> Iterator[tuple[str, str, DescribeLogDirsResponsePartition]]:
-    """Path, topic and replica of each."""
+    """Yield path, topic and replica of each."""
     for result in results:
         for topic in result.topics:
             for replica in topic.partitions:
@@ -243,10 +243,10 @@ def _replicas(
 
 
 def as_far_as_seen(brokers: Collection[BrokerDirs], known: Known) -> Known:
-    """Take back the numbers of partitions that may lack topics which who asks may not see.
+    """Remove the numbers of partitions that may lack hidden topics.
 
-    All topics are seen where that is certain, or where each replica in an answer is of a topic that is; then 0 replicas
-    of a broker are no news, for it may have others.
+    All topics are visible if that is certain, or if each replica in the answers belongs to a visible topic. Then 0
+    replicas of a broker mean nothing, because it may have hidden ones.
     """
     if known.whole:
         return known
@@ -259,7 +259,7 @@ def as_far_as_seen(brokers: Collection[BrokerDirs], known: Known) -> Known:
 
 
 def withdraw_ids(brokers: Iterable[BrokerDirs], before: MetadataImage, after: MetadataImage | None) -> None:
-    """Take back the ids of brokers whose replicas were moved between both images; None: of all, since who knows."""
+    """Remove the ids of brokers whose replicas were moved between both images; with None, of all brokers."""
     moved = None if after is None else moved_between(before, after)
     for broker in brokers:
         if moved is None or broker.node.id in moved:
@@ -269,14 +269,15 @@ def withdraw_ids(brokers: Iterable[BrokerDirs], before: MetadataImage, after: Me
 
 
 def is_another_cluster(image: MetadataImage, nodes: Iterable[Node]) -> bool:
-    """Whether the metadata are those of another cluster: they name none of these brokers where it is."""
+    """Return whether the metadata is from another cluster: then it lists none of these brokers."""
     told = {(node.id, node.host, node.port) for node in nodes}
     registered = {(each.id, at.host, at.port) for each in image.brokers.values() for at in each.end_points}
     return bool(told) and not told & registered
 
 
 def by_urgency(brokers: Iterable[BrokerDirs]) -> list[tuple[BrokerDirs, LogDir | None]]:
-    """Rows of a table: brokers without an answer, offline directories, and the others from full to empty."""
+    """Return the rows of a table: brokers without an answer, offline directories, then the others from full to
+    empty."""
     rows: list[tuple[BrokerDirs, LogDir | None]] = []
     for broker in brokers:
         rows.extend((broker, each) for each in broker.log_dirs)
@@ -308,11 +309,11 @@ class Totals(Struct, frozen=True, kw_only=True):
     lost: int
     ids_unknown: int
     ids_by: Mapping[str, int]
-    """Ids that were found, by how."""
+    """Number of inferred ids by method."""
 
 
 def totals(brokers: Collection[BrokerDirs]) -> Totals:
-    """The sums."""
+    """Return the sums."""
     found = [each for broker in brokers for each in broker.log_dirs]
     ids = [each.directory for each in found if each.directory is not None]
     unplaced = [broker.unplaced for broker in brokers if broker.unplaced is not None]

@@ -1,10 +1,10 @@
-"""The log directory whose failure ends a broker: the one with the metadata log. Pure.
+"""Find the log directory whose failure ends a broker: the one with the metadata log. Pure.
 
-A broker of Kafka halts when it cannot use ``metadata.log.dir``, by default the first of ``log.dirs``
-(``ReplicaManager.handleLogDirFailure``; in 4.x ``AbstractKafkaConfig.metadataLogDir``), so that what lies in its
-other directories is lost, too. DescribeLogDirs does not tell of the metadata log, the broker's own configuration says
-where it is. A broker in ZooKeeper mode has none. An agent of kjbod tells none of its ``server.properties``, and goes on
-without that directory, unless it is a controller, too.
+A Kafka broker halts when it cannot use ``metadata.log.dir``, by default the first of ``log.dirs``
+(``ReplicaManager.handleLogDirFailure``; in 4.x ``AbstractKafkaConfig.metadataLogDir``). So the replicas in its other
+directories become unavailable too. DescribeLogDirs does not show the metadata log; the broker's configuration has its
+path. A broker in ZooKeeper mode has none. An agent of kjbod does not report its ``server.properties``, and continues
+without that directory unless it is also a controller.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from kjbod.wire.messages import DescribeConfigsResponseResult
 
 _ROLES: Final = "process.roles"
 KEYS: Final = ("metadata.log.dir", "log.dirs", "log.dir", _ROLES)
-"""Keys that say it. The first of the first three that is set counts."""
+"""Keys with the path. The first set key among the first three counts."""
 NO_DIRECTORY: Final = ""
 
 
 def metadata_log_dir(results: Sequence[DescribeConfigsResponseResult], is_controller: bool | None) -> str | None:
-    """The directory whose failure ends the broker.
+    """Return the directory whose failure ends the broker.
 
     Args:
-        results: the answer of the broker about itself.
-        is_controller: whether the node is one; None: not known.
+        results: answer of the broker about its own configs.
+        is_controller: whether the node is also a controller; None: unknown.
 
     Returns:
-        Its path; :data:`NO_DIRECTORY` where there is none; None where it is not known.
+        Its path; :data:`NO_DIRECTORY` if there is none; None if unknown.
     """
     result = next(iter(results), None)
     if result is None or result.error_code:
@@ -42,7 +42,7 @@ def metadata_log_dir(results: Sequence[DescribeConfigsResponseResult], is_contro
 
 
 def mark(broker: BrokerDirs, path: str | None) -> None:
-    """Note at each directory whether it is ``path``. A failure of that one concerns all that the broker has."""
+    """Mark the directory with ``path``. A failure of that directory affects all replicas of the broker."""
     if path is None:
         return
     for each in broker.log_dirs:
@@ -55,12 +55,12 @@ def mark(broker: BrokerDirs, path: str | None) -> None:
 
 
 def _plain(path: str) -> str:
-    """``path`` as ``java.io.File`` has it: slashes that say nothing are left out."""
+    """Return ``path`` as ``java.io.File`` normalizes it, without redundant slashes."""
     return "/" + "/".join(filter(None, path.split("/")))
 
 
 def _sum(failures: Sequence[Failure | None]) -> Failure | None:
-    """All of them together; None: one is not known."""
+    """Return the sum of failures; None if one is unknown."""
     total = Failure()
     for each in failures:
         if each is None:

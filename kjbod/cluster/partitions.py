@@ -1,9 +1,9 @@
-"""Partitions, and what becomes of one when a broker loses its replica. Pure.
+"""Partitions, and the effect of the loss of a replica on each. Pure.
 
 Rules: ``PartitionChangeBuilder`` and ``ReplicationControlManager.generateLeaderAndIsrUpdates`` of Kafka 4.3. A broker
-whose directory fails leaves the ISR; the next leader is a member of the ISR whose replica is online, or, where nobody
-is left in it, an eligible leader replica (KIP-966). Where there is none the partition has no leader, unless
-``unclean.leader.election.enable`` lets a replica lead that has not all records.
+whose directory fails leaves the ISR. The next leader is a member of the ISR with an online replica or, if the ISR is
+empty, an eligible leader replica (KIP-966). Otherwise the partition has no leader, unless
+``unclean.leader.election.enable`` allows a replica that lacks records.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,10 +20,10 @@ NO_LEADER = -1
 
 
 class Partition(NamedTuple):
-    """A partition as far as failures of directories concern it."""
+    """The fields of a partition that matter for failures of directories."""
 
     leader: int
-    """-1: none."""
+    """-1: no leader."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     eligible: tuple[int, ...] = ()
@@ -33,27 +33,27 @@ class Partition(NamedTuple):
 
 
 Partitions: TypeAlias = Mapping[str, Mapping[int, Partition]]
-"""By topic and number."""
+"""Partitions by topic and number."""
 MinIsrs: TypeAlias = Mapping[str, int]
-"""``min.insync.replicas`` by topic; a topic is not there where it is not known."""
+"""``min.insync.replicas`` by topic; without topics for which it is unknown."""
 
 
 class Loss(NamedTuple):
-    """Changes to a partition when a broker loses its replica."""
+    """Changes to a partition when a broker loses its replica of it."""
 
     moves: bool = False
-    """Another broker leads it."""
+    """Another broker becomes leader."""
     leaderless: bool = False
-    """Nobody does: the only copy in sync was there."""
+    """The partition has no leader: the only in-sync replica was there."""
     under_min_isr: bool = False
-    """It has a leader, and falls under ``min.insync.replicas``."""
+    """The partition has a leader, but falls under ``min.insync.replicas``."""
 
 
 def loss_of(partition: Partition, broker: int, min_isr: int) -> Loss:
-    """The outcome for ``partition`` when the directory with the replica of ``broker`` fails.
+    """Return the effect on ``partition`` when the directory with the replica of ``broker`` fails.
 
     Returns:
-        Only what the failure changes: a partition that has no leader, or is under ``min_isr``, is not counted again.
+        Only new effects: a partition that already has no leader, or is under ``min_isr``, is not counted again.
     """
     left = [member for member in partition.isr if member != broker]
     led = partition.leader == broker
@@ -66,26 +66,26 @@ def loss_of(partition: Partition, broker: int, min_isr: int) -> Loss:
 
 
 def is_under_min_isr(partition: Partition, min_isr: int) -> bool:
-    """Whether ``acks=all`` is refused now, though the partition has a leader."""
+    """Return whether ``acks=all`` is refused now, though the partition has a leader."""
     return partition.leader != NO_LEADER and len(partition.isr) < _effective(partition, min_isr)
 
 
 def _effective(partition: Partition, min_isr: int) -> int:
-    """``Partition.effectiveMinIsr``: no more than there are replicas."""
+    """Return ``Partition.effectiveMinIsr``: at most the number of replicas."""
     return min(min_isr, len(partition.replicas))
 
 
 class Trouble(Struct, frozen=True):
-    """Partitions, and how many of them are in trouble now."""
+    """Number of partitions, and of those with a problem now."""
 
     count: int
     leaderless: int
     under_min_isr: int | None
-    """None: ``min.insync.replicas`` of a topic is not known."""
+    """None: ``min.insync.replicas`` of a topic is unknown."""
 
 
 def trouble_of(partitions: Partitions, min_isrs: MinIsrs) -> Trouble:
-    """The partitions that have no leader, or are under ``min.insync.replicas``."""
+    """Count the partitions that have no leader, or are under ``min.insync.replicas``."""
     leaderless = sum(each.leader == NO_LEADER for _, _, each in walk(partitions))
     under = sum(is_under_min_isr(each, min_isrs[topic]) for topic, _, each in walk(partitions) if topic in min_isrs)
     known = partitions.keys() <= min_isrs.keys()
@@ -93,7 +93,7 @@ def trouble_of(partitions: Partitions, min_isrs: MinIsrs) -> Trouble:
 
 
 def walk(partitions: Partitions) -> Iterator[tuple[str, int, Partition]]:
-    """Topic, number and partition of each."""
+    """Yield topic, number and partition of each."""
     for topic, numbered in partitions.items():
         for number, partition in numbered.items():
             yield topic, number, partition
@@ -103,7 +103,7 @@ def walk(partitions: Partitions) -> Iterator[tuple[str, int, Partition]]:
 
 
 def partitions_of(image: MetadataImage, wanted: Collection[str] | None = None) -> Partitions:
-    """The partitions of an image; ``wanted``: of these topics only."""
+    """Return the partitions of an image; with ``wanted``, only those of these topics."""
     alike: dict[Partition, Partition] = {}
     found: dict[str, dict[int, Partition]] = {}
     for topic in image.topics.values():
@@ -126,7 +126,7 @@ def _is_online(image: MetadataImage, replica: int, directory: Uuid) -> bool:
 
 
 def partition_of(told: DescribeTopicPartitionsResponsePartition | MetadataResponsePartition) -> Partition:
-    """The partition that a broker tells of."""
+    """Return the partition from a broker's answer."""
     eligible = told.eligible_leader_replicas if isinstance(told, DescribeTopicPartitionsResponsePartition) else None
     return Partition(told.leader_id, told.replica_nodes, told.isr_nodes, eligible or (), told.offline_replicas)
 
@@ -141,7 +141,7 @@ class Share(Struct, frozen=True):
     leaders: int = 0
     offline: int = 0
     sole: int = 0
-    """Partitions of which no other copy is in sync, or is eligible to lead."""
+    """Partitions without another replica that is in sync or eligible to lead."""
 
 
 def shares_of(partitions: Partitions) -> dict[int, Share]:
@@ -169,18 +169,19 @@ def _count(counts: dict[int, int], brokers: Iterable[int]) -> None:
 
 
 class Unplaced(Struct, frozen=True):
-    """Replicas of one broker that the metadata assign to no directory that it has."""
+    """Replicas of one broker that the metadata assigns to no directory of the broker."""
 
     unassigned: int = 0
     lost: int = 0
     migrating: int = 0
     gone: tuple[Uuid, ...] = ()
-    """Directories that are not registered, as those that are offline, and have replicas."""
+    """Directories with replicas that are not registered, for example offline ones."""
     in_gone: int = 0
 
 
 def unplaced_in(image: MetadataImage, wanted: Collection[str] | None = None) -> dict[int, Unplaced]:
-    """The replicas without a directory, by broker; brokers without such are not there. ``wanted``: see above."""
+    """Return the replicas without a directory, by broker; brokers without any are left out. With ``wanted``, only of
+    these topics."""
     counts: dict[int, dict[Uuid, int]] = {}
     for topic in image.topics.values():
         if wanted is None or topic.name in wanted:

@@ -1,4 +1,4 @@
-"""Whether a broker may be unregistered: Kafka asks nobody. And what came of it. Pure."""
+"""Check whether a broker may be unregistered, which Kafka does not check, and describe the outcome. Pure."""
 
 from collections.abc import Collection
 from typing import Final
@@ -13,19 +13,19 @@ _MESSAGE_CHARS_MAX: Final = 200
 _UNDECIDED: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NETWORK_EXCEPTION}
 )
-"""Errors that do not say that nothing was done: a controller may carry out what its answer was too late for."""
+"""Errors after which the outcome is unknown: a controller may still apply the request after a late answer."""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """A broker as its cluster knows it.
+    """A broker's state in its cluster.
 
     Attributes:
-        registered: whether there is such a broker.
-        fenced: whether it is not alive for the controller.
-        share: replicas that are assigned to it.
-        others: ids of the brokers that there are.
-        whole: whether these are certainly all of its replicas. Topics that may not be seen are left out by brokers
-            without a word.
+        registered: whether the broker is registered.
+        fenced: whether the controller considers the broker not alive.
+        share: replicas that are assigned to the broker.
+        others: ids of the other brokers.
+        whole: whether these are certainly all of its replicas. Brokers silently leave out topics that the user may not
+            see.
     """
 
     registered: bool
@@ -36,13 +36,13 @@ class Standing(Struct, frozen=True, kw_only=True):
 
 
 def objections(broker_id: int, standing: Standing, *, force: bool, stranded: bool) -> list[str]:
-    """Reasons not to unregister it, each with what to do.
+    """Return the reasons not to unregister the broker, each with a remedy.
 
     Args:
         broker_id: the broker.
         standing: what is known of it.
-        force: also while it is alive.
-        stranded: also where its replicas are left without a broker.
+        force: also unregister a broker that is alive.
+        stranded: also unregister a broker with replicas.
     """
     if not standing.registered:
         there = ", ".join(map(str, sorted(standing.others))) or "none"
@@ -68,7 +68,7 @@ def objections(broker_id: int, standing: Standing, *, force: bool, stranded: boo
 
 
 def refusal(broker_id: int, code: int, message: str | None) -> str:
-    """The line about an error in the answer to UnregisterBroker."""
+    """Return the line about an error in the answer to UnregisterBroker."""
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return f"broker {broker_id} was not unregistered: {name_of(code)}: it takes ALTER on the cluster"
     why = f"{name_of(code)}: {printable(message, _MESSAGE_CHARS_MAX)}" if message else name_of(code)
@@ -78,7 +78,7 @@ def refusal(broker_id: int, code: int, message: str | None) -> str:
 
 
 def unknown_outcome(broker_id: int, why: str) -> str:
-    """The line about a request that was sent, and is without an answer that settles it."""
+    """Return the line about a request that was sent without a conclusive answer."""
     return (
         f"it is not known whether broker {broker_id} was unregistered: {why}: kjbod cluster log-dirs shows whether it "
         "is still among the brokers"
