@@ -1,4 +1,4 @@
-"""Every way in which Linux lets a disk die, hang, lie or fill: injected, recorded, undone. Linux, root.
+"""Inject, record and undo every way in which a disk can die, hang, lie or fill under Linux. Needs Linux and root.
 
 ::
 
@@ -7,7 +7,7 @@
         ...
         undo(injection)
 
-The record of an injection is on disk before the deed, so that :func:`~kjbod.faults.catalog.undo` also works in another
-process, after the first was killed at any moment. ``FAULTS[name].expect(fstype)`` there says what the agent should make
-of it. ``kjbod faults`` is the same for operators (:mod:`kjbod.faults.cli`).
+The record of an injection is on disk before the action, so that :func:`~kjbod.faults.catalog.undo` also works in
+another process, even if the first was killed at any moment. ``FAULTS[name].expect(fstype)`` there gives the expected
+reaction of the agent. ``kjbod faults`` offers the same to operators (:mod:`kjbod.faults.cli`).
 """

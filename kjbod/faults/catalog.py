@@ -1,4 +1,4 @@
-"""All faults, and the three things to do with them."""
+"""All faults, with the functions to inject, undo and list them."""
 
 import contextlib
 import os
@@ -37,11 +37,11 @@ _ORDER = (
 )
 _BY_NAME = {fault.name: fault for layer in (device, filesystem, mount, directory) for fault in layer.FAULTS}
 FAULTS: Mapping[str, Fault] = {name: _BY_NAME[name] for name in _ORDER}
-"""By name: what dies first, then what hangs, then what hides, then what fills."""
+"""Faults by name: first the dying disks, then hanging, hiding and full ones."""
 
 
 def find_fault(name: str) -> Fault:
-    """Raises :class:`UsageError` for an unknown name."""
+    """Return a fault by name. Raises :class:`UsageError` for an unknown name."""
     try:
         return FAULTS[name]
     except KeyError:
@@ -49,7 +49,7 @@ def find_fault(name: str) -> Fault:
 
 
 def options_of(fault: Fault, chosen: Mapping[str, int]) -> Options:
-    """Options of a fault, with what was chosen. Raises :class:`UsageError` for one that it does not have."""
+    """Return the options of a fault with the chosen values. Raises :class:`UsageError` for an unknown option."""
     for name in chosen:
         if name not in fault.options:
             raise UsageError(f"{fault.name} has no option {name}")
@@ -65,14 +65,14 @@ def inject(
     for_s: float | None = None,
     recorded: Callable[[Injection], None] = lambda injection: None,
 ) -> Injection:
-    """Break ``target``. When it fails half-way it is undone; when the process dies half-way, :func:`undo` does it.
+    """Break ``target``. A failure half-way is undone; if the process dies half-way, :func:`undo` cleans up.
 
-    :param options: instead of the fault's default values.
-    :param for_s: noted in the record as the time after which it is to be undone; whoever passes it sees to that.
-    :param recorded: called between the record and the deed.
+    :param options: values that replace the fault's defaults.
+    :param for_s: noted in the record as the time until the undo; the caller must arrange that undo.
+    :param recorded: called after the record is written and before the action.
 
     Raises:
-        FaultsError: unknown fault or option, not possible there, or something is already injected on this disk.
+        FaultsError: unknown fault or option, not possible there, or another fault is already injected on this disk.
     """
     fault = find_fault(name)
     fault.expect(target.fstype)
@@ -113,23 +113,24 @@ def inject(
 
 
 def undo(injection: Injection) -> None:
-    """Take a fault away, however far it came; nothing happens if it is not on record any more.
+    """Remove a fault, whatever stage it reached. Does nothing if the fault is no longer on record.
 
     Raises:
-        FaultsError: it cannot be undone now; the record stays.
+        FaultsError: the fault cannot be undone now; the record stays.
     """
     with injection.claimed():
         _undo(injection)
 
 
 def list_injections(state_dir: Path = DEFAULT_STATE_DIR) -> list[Injection]:
-    """Injections, and begun ones, the oldest first. Raises :class:`FaultsError` for an unreadable record."""
+    """Return the injections, including unfinished ones, oldest first. Raises :class:`FaultsError` for an unreadable
+    record."""
     return read_records(state_dir)
 
 
 def _undo(injection: Injection) -> None:
     if not injection.record.exists():
-        injection.forget()  # the lock that asking made
+        injection.forget()  # removes the lock file that this check created
         return
     try:
         _mend(injection)
@@ -139,8 +140,8 @@ def _undo(injection: Injection) -> None:
 
 
 def _note_failure(injection: Injection, reason: str) -> None:
-    """Put on record why it could not be undone: nobody reads what a watchdog says."""
-    with contextlib.suppress(FaultsError):  # a full state directory
+    """Record why the undo failed: the output of a watchdog is rarely read."""
+    with contextlib.suppress(FaultsError):  # the state directory may be full
         now = read_record(injection.record)
         if now is not None and now.undo_error != reason:
             replace(now, undo_error=reason).save()
@@ -160,10 +161,10 @@ def _mend(injection: Injection) -> None:
 
 
 def _require_the_same_disk(injection: Injection) -> None:
-    """Require the disk whose files were changed: nothing is undone on another one that is at the same place by now."""
+    """Require the disk whose files were changed: another disk may be at the same place now, and must not be changed."""
     target, was = injection.target, injection.details["mounted"]
     mount = mount_on(target.mount_point)
-    # Device numbers and names are given to other disks: only the file system's own id tells.
+    # Device numbers and names are reused for other disks: only the file system's own id is reliable.
     same = mount is not None and mount.fstype == was["fstype"]
     with _plainly(find_fault(injection.fault), target):
         if not same or syscalls.filesystem_id(target.mount_point, was["fstype"]) != was["id"]:
@@ -176,7 +177,7 @@ def _require_the_same_disk(injection: Injection) -> None:
 
 
 def forget(injection: Injection) -> None:
-    """Drop the record and mend nothing: for a disk that is no more."""
+    """Drop the record without a repair, for a disk that no longer exists."""
     _unmount_places(injection)
     injection.forget()
 
@@ -188,7 +189,8 @@ def _unmount_places(injection: Injection) -> None:
 
 
 def disk_is_gone(target: Target) -> bool:
-    """Whether it was a scratch disk whose server has ended. Raises :class:`FaultsError` when that cannot be told."""
+    """Return whether the target is a scratch disk whose server has ended. Raises :class:`FaultsError` if that is
+    unknown."""
     if target.disk is None:
         return False
     try:
@@ -199,11 +201,11 @@ def disk_is_gone(target: Target) -> bool:
 
 
 def _is_same_disk(other: Injection, mounted: Mapping[str, str]) -> bool:
-    """Whether what is mounted is the file system that another fault was injected into, at whichever place."""
+    """Return whether the mounted file system, at any place, already has another fault."""
     was = other.details["mounted"]
     if was["id"] != mounted["id"]:
         return False
-    # A copy of a disk has its id, and some file systems (FUSE) have none: it is another one when both are mounted.
+    # A copy of a disk has its id, and some file systems (FUSE) have none: two mounted ones are different disks.
     other_is_mounted = other.boot == boot_id() and (was["device"], was["source"]) in {
         (mount.device, mount.source) for mount in mounts()
     }
@@ -211,7 +213,8 @@ def _is_same_disk(other: Injection, mounted: Mapping[str, str]) -> bool:
 
 
 def _require_the_disk_itself(target: Target) -> dict[str, str]:
-    """Require that the place has the disk which is to break, and nobody else's by now; what is mounted there."""
+    """Require that the disk to break is at its place, and no other disk. Return device, source, type and id of the
+    mounted file system."""
     mount = mount_on(target.mount_point)
     if mount is None:
         raise FaultsError(f"{target.mount_point}: nothing is mounted there")
@@ -247,7 +250,7 @@ def _refuse_second(target: Target, state_dir: Path, mounted: Mapping[str, str] |
 
 @contextlib.contextmanager
 def _plainly(fault: Fault, target: Target, advice: str = "") -> Iterator[None]:
-    """An error of the kernel as one line for a person."""
+    """Turn an error of the kernel into one line of text."""
     try:
         yield
     except OSError as error:

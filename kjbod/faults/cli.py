@@ -60,7 +60,7 @@ disk is gone; status says which.
 
 
 class _Parser(argparse.ArgumentParser):
-    """A line for a mistake."""
+    """Argument parser that reports a mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -173,7 +173,7 @@ def _disk_parser(command: Callable[..., _Parser], commands: Any) -> None:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], wrap: int = 0) -> str:
-    """Columns as wide as their content; the last ``wrap`` of them share what is left of the line and are wrapped."""
+    """Return columns as wide as their content. The last ``wrap`` columns share the rest of the line and are wrapped."""
     body = [list(head), *map(list, rows)]
     widths = [max(len(row[i]) for row in body) for i in range(len(head))]
     if wrap:
@@ -194,7 +194,7 @@ def _clock(ms: float | None) -> str:
 
 
 def _print(text: str) -> None:
-    # A path may have bytes that are no text.
+    # A path may contain bytes that are not text.
     sys.stdout.write(text.encode(errors="backslashreplace").decode() + "\n")
 
 
@@ -260,7 +260,7 @@ def _inject(arguments: argparse.Namespace) -> int:
 
 
 def _inject_or_undo(fault: Fault, target: Target, options: Options, arguments: argparse.Namespace) -> Injection:
-    """The injection, from which on no interrupt counts any more: the exit code and what is broken go together."""
+    """Return the injection. Interrupts are ignored from then on, so that exit code and disk state agree."""
     begun: list[Injection] = []
 
     def recorded(injection: Injection) -> None:
@@ -280,7 +280,7 @@ def _inject_or_undo(fault: Fault, target: Target, options: Options, arguments: a
         _pass_over_interrupts()
     except KeyboardInterrupt:
         for injection in begun:
-            catalog.undo(injection)  # the interrupt may have come when all was done
+            catalog.undo(injection)  # the interrupt may have come after the injection was complete
         raise
     return injection
 
@@ -290,7 +290,7 @@ def _status(arguments: argparse.Namespace) -> int:
     for text in torn:
         _complain(text)
     states = [(injection, state_of(injection)) for injection in injections]
-    states = [(injection, state) for injection, state in states if injection.record.exists()]  # not undone meanwhile
+    states = [(injection, state) for injection, state in states if injection.record.exists()]  # not undone since
     trouble = [f"{i.id} ({i.fault} on {i.target.mount_point}): {s.name}: {s.trouble}" for i, s in states if s.trouble]
     if arguments.json:
         _print_json([_injection_as_json(injection, state) for injection, state in states])
@@ -327,7 +327,7 @@ def _undo(arguments: argparse.Namespace) -> int:
     if bool(arguments.what) == arguments.all:
         raise UsageError("undo: say what: an id, a path, or --all")
     _require_root("undo")
-    # One record that cannot be read keeps no other disk broken.
+    # An unreadable record must not keep other disks broken.
     injections, torn = read_whole_records(arguments.state_dir)
     for text in torn:
         _complain(text)
@@ -357,7 +357,7 @@ def _find(what: str, injections: Sequence[Injection]) -> Injection:
 
 
 def _undo_all(injections: Sequence[Injection]) -> int:
-    """The newest first, and once more those that another one was in the way of."""
+    """Undo the newest injection first, then retry those that another injection blocked."""
     waiting, errors = list(reversed(injections)), list[str]()
     for _ in range(2):
         failed, errors = [], []
@@ -377,7 +377,7 @@ def _undo_all(injections: Sequence[Injection]) -> int:
 
 
 def _program(arguments: argparse.Namespace) -> str:
-    """Command that an operator types, with the records that were meant."""
+    """Return the command that an operator types, with the directory of these records."""
     where = arguments.state_dir
     return typed() if where == DEFAULT_STATE_DIR else f"{typed()} --state-dir {shlex.quote(str(where))}"
 
@@ -412,7 +412,7 @@ def _disk_remove(arguments: argparse.Namespace) -> int:
             errors.append(f"{disk.path}: in use by {', '.join(used_by)}: stop that first, or say --even-in-use")
         else:
             unused.append(disk)
-    for disk in unused:  # before any is removed, which may have to write to the one that it is mounted on
+    for disk in unused:  # before any removal: a removal may have to write to the disk that it is mounted on
         _mend(disk, arguments.state_dir)
     for disk in sorted(unused, key=lambda disk: len(disk.path.parts), reverse=True):
         try:
@@ -433,7 +433,7 @@ def _injections_into(disk: scratch.ScratchDisk, state_dir: Path) -> list[Injecti
 
 
 def _mend(disk: scratch.ScratchDisk, state_dir: Path) -> None:
-    """Undo what can be undone: a fault that cannot be must not keep the disk."""
+    """Undo what can be undone: a fault that cannot be undone must not prevent the removal of the disk."""
     if not disk.is_alive():
         return
     for injection in _injections_into(disk, state_dir):
@@ -451,7 +451,8 @@ def _remove_with_faults(disk: scratch.ScratchDisk, state_dir: Path) -> None:
 
 
 def _paths(text: str) -> Iterator[Path]:
-    """As it was typed, and, only when that is nobody's, without symbolic links: to look for these may take a disk."""
+    """Yield the path as typed and then, if nothing has that path, without symbolic links, because resolving them may
+    need a disk."""
     yield Path(os.path.abspath(text))
     yield Path(os.path.realpath(text))
 
@@ -506,10 +507,10 @@ def _complain(text: str) -> None:
 
 
 def remote_command_line(host: str, remote_command: str, arguments: Sequence[str], *, terminal: bool) -> list[str]:
-    """The ssh command that runs ``arguments`` on ``host``: each arrives as it was given here.
+    """Return the ssh command that runs ``arguments`` on ``host`` exactly as given.
 
     Raises:
-        KjbodError: a host that ssh would take for an option.
+        KjbodError: ssh would read the host as an option.
     """
     if not host or host.startswith("-") or any(character.isspace() for character in host):
         raise UsageError(f"--host {host!r} is not a host")
@@ -517,7 +518,7 @@ def remote_command_line(host: str, remote_command: str, arguments: Sequence[str]
 
 
 def without_options(arguments: Sequence[str], *names: str) -> list[str]:
-    """The command line without options that take a value, in either form."""
+    """Return the command line without these options and their values, in either form."""
     left, given = [], iter(arguments)
     for argument in given:
         if argument in names:
@@ -542,16 +543,16 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _pass_over_interrupts() -> None:
-    """From here on the exit code stands, also while the interpreter ends."""
+    """Ignore interrupts from here on: the exit code is final, even while the interpreter ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 def main(given: Sequence[str]) -> int:
-    """Run the command line ``given``; its exit code."""
+    """Run the command line ``given``, and return its exit code."""
     try:
         arguments = _parser().parse_args(given)
-    except SystemExit as told:  # help, or a mistake that was told
+    except SystemExit as told:  # raised for help, or for a mistake that was reported
         return EXIT_USAGE if told.code else 0
     defaults = {"state_dir": DEFAULT_STATE_DIR, "host": None, "remote_command": DEFAULT_REMOTE_COMMAND}
     for name, value in defaults.items():
@@ -565,7 +566,7 @@ def main(given: Sequence[str]) -> int:
         arguments.state_dir = Path(os.path.abspath(arguments.state_dir))
         code: int = arguments.run(arguments)
         if arguments.command != "list" and arguments.state_dir == DEFAULT_STATE_DIR:
-            with contextlib.suppress(OSError):  # not empty, or not there
+            with contextlib.suppress(OSError):  # not empty, or missing
                 arguments.state_dir.rmdir()
         sys.stdout.flush()
         _pass_over_interrupts()
@@ -576,7 +577,7 @@ def main(given: Sequence[str]) -> int:
         _complain(f"interrupted; {_what_is_left(arguments.state_dir)}")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of our output has closed the pipe
         return EXIT_FAILURE
     except OSError as error:
         _complain(f"{error.filename or arguments.command}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Faults of the block device: only a scratch disk has such a device."""
+"""Faults of the block device, which only a scratch disk supports."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +11,11 @@ from kjbod.faults.mount_table import mount_on
 from kjbod.faults.revive import revive, works
 
 PROBE_MS = 1500
-"""One interval, a probe, the probe that confirms it, and the scheduling of a busy host."""
+"""One interval, a probe, a second probe that confirms it, and scheduling delay on a busy host."""
 FULL_PROBE_MS = 12_000
-"""Ten intervals, since only each tenth probe creates, renames and re-reads old content, and :data:`PROBE_MS`."""
+"""Ten intervals, because only each tenth probe creates, renames and re-reads old content, plus :data:`PROBE_MS`."""
 HUNG_MS = 4000
-"""One interval, the silence that makes a device hung, one sample."""
+"""One interval, the silence after which a device counts as hung, and one sample."""
 SHRUNK_BYTES = 1 << 20
 _SCRATCH = "a scratch disk"
 
@@ -24,7 +24,7 @@ EVERYWHERE = ("ext4", "xfs", "btrfs")
 
 
 def everywhere(expectation: Expectation, **others: Expectation) -> dict[str, Expectation]:
-    """Expectations that are equal on all file systems but ``others``."""
+    """Return expectations that are equal on all file systems except ``others``."""
     return {fstype: others.get(fstype, expectation) for fstype in EVERYWHERE}
 
 
@@ -33,7 +33,7 @@ def _answering(mode: FaultMode) -> Callable[[Injection], None]:
 
 
 def heal_device(injection: Injection) -> None:
-    """Plugged in, answering, quick; and the file system mounted anew if it did not survive."""
+    """Plug the device in, answer at normal speed, and mount the file system again if it did not survive."""
     target = injection.target
     control = target.control
     control.plug()
@@ -53,17 +53,17 @@ def _sync(injection: Injection) -> dict[str, Any]:
 
 
 def keep(injection: Injection) -> None:
-    """Have the disk remember its content."""
+    """Make the disk remember its content."""
     injection.target.control.keep()
 
 
 def heal_content(injection: Injection) -> None:
-    """The content as it was just before the deed; what was written since is gone."""
+    """Restore the content from just before the action; later writes are lost."""
     target = injection.target
     control = target.control
     if control.state()["size_bytes"] != injection.details["size_bytes"]:
         control.resize(injection.details["size_bytes"])
-    # Whether something is kept is known only when it is restored, and that needs the file system out of the way.
+    # The restore shows whether a copy exists, and it needs the file system unmounted.
     revive(target, control.restore)
 
 

@@ -1,4 +1,4 @@
-"""Faults of the log directory: mount and disk are well."""
+"""Faults of the log directory; mount and disk are healthy."""
 
 import base64
 import contextlib
@@ -72,7 +72,7 @@ def _forbid(injection: Injection) -> None:
 def _allow(injection: Injection) -> None:
     path = injection.target.log_dir
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_IMODE(path.lstat().st_mode):  # somebody may have chosen another mode since
+        if not stat.S_IMODE(path.lstat().st_mode):  # an operator may have set another mode since
             path.chmod(injection.details["mode"])
 
 

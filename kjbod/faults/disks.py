@@ -1,4 +1,4 @@
-"""Real disks for tests and for the demo: a file system, mounted, on a block device that fails on demand. Linux, root.
+"""Real disks for tests and for the demo: a mounted file system on a block device that fails on demand. Linux, root.
 
 ::
 
@@ -7,12 +7,12 @@
         disk.set(FaultMode.EIO)                 # the kernel answers EIO from now on
         disk.set(FaultMode.OK)
 
-A disk is a :class:`~kjbod.faults.fusedisk.FuseDisk` under a loop device under ext4, XFS or btrfs. It goes away
-completely with the process that made it, also by SIGKILL: the FUSE server unmounts, and the loop device clears itself.
-Other processes reach its faults with ``DiskControl(disk.directory)``, those of the file system with
+A disk is a :class:`~kjbod.faults.fusedisk.FuseDisk` under a loop device under ext4, XFS or btrfs. It disappears
+completely with the process that made it, even after SIGKILL: the FUSE server unmounts, and the loop device clears
+itself. Other processes control its faults with ``DiskControl(disk.directory)``, and those of the file system with
 :mod:`kjbod.faults.syscalls` on the mount point.
 
-The faults and what the kernel makes of them were measured; ext4 is mounted ``errors=remount-ro``, as Debian does.
+The faults and the kernel's reactions were measured; ext4 is mounted ``errors=remount-ro``, as Debian does.
 """
 
 import os
@@ -36,19 +36,19 @@ _MKFS_TIMEOUT_S = 60
 
 
 class FileSystem(Struct, frozen=True):
-    """The way in which a file system is made here."""
+    """Creation parameters of a file system type."""
 
     mkfs: tuple[str, ...]
     package: str
-    """The Debian package that brings ``mkfs``."""
+    """The Debian package with ``mkfs``."""
     size_bytes: int
-    """A size with which mkfs is content."""
+    """A size that mkfs accepts."""
     mount_options: str = ""
 
 
 FILE_SYSTEMS = {
     "ext4": FileSystem(
-        # 4 KiB blocks as on a real disk: mkfs takes 1 KiB on one this small.
+        # 4 KiB blocks as on a real disk: for a disk this small mkfs would use 1 KiB.
         ("mkfs.ext4", "-q", "-F", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
         "e2fsprogs",
         64 << 20,
@@ -78,12 +78,12 @@ def require_real_disks(fstype: str = "ext4") -> None:
 
 
 def find_command(command: str) -> str | None:
-    """The path of a command of the system, also where an ordinary user's PATH has no sbin; None if not installed."""
+    """Return the path of a system command, even if the user's PATH has no sbin; None if it is not installed."""
     return shutil.which(command, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
 
 
 def make_file_system(fstype: str, image: Path, *, pass_fds: Sequence[int] = ()) -> None:
-    """Make a new, empty file system on a file, perhaps a descriptor that is passed on. Raises :class:`FaultsError`."""
+    """Make a new, empty file system on a file or an inherited descriptor. Raises :class:`FaultsError`."""
     name, *options = FILE_SYSTEMS[fstype].mkfs
     result = subprocess.run(
         [find_command(name) or name, *options, str(image)],
@@ -100,15 +100,15 @@ def make_file_system(fstype: str, image: Path, *, pass_fds: Sequence[int] = ()) 
 
 
 class RealDisk(FuseDisk):
-    """A mounted file system on a disk of its own, :attr:`log_dir` on it, and the means to break both.
+    """A mounted file system on its own disk, with :attr:`log_dir` on it, and methods to break both.
 
-    :param mount_point: where to mount; made, and removed at the end, when it does not exist. Default: below
-        :attr:`directory`.
-    :param log_dir: name of a sub-directory to make and use; by default the root of the file system is the log
-        directory, and ``lost+found`` is removed since Kafka refuses to start beside it.
+    :param mount_point: where to mount; created, and removed at the end, if it does not exist. Default: below
+    :attr:`directory`.
+    :param log_dir: name of a sub-directory to create and use. By default the root of the file system is the log
+    directory, without ``lost+found``, because Kafka refuses to start with it.
     :param directory: for the control socket; default: a new one below the system's temporary directory.
 
-    Raises :class:`FaultsError` when the machine cannot do it, or a step fails.
+    Raises :class:`FaultsError` if the machine cannot do it, or a step fails.
     """
 
     def __init__(
@@ -139,11 +139,12 @@ class RealDisk(FuseDisk):
             raise
 
     def format(self) -> None:
-        """Make a new, empty file system; not while it is mounted."""
+        """Make a new, empty file system; not while the disk is mounted."""
         make_file_system(self.fstype, self.image)
 
     def mount(self) -> None:
-        """Mount it (again), on a loop device that goes when nothing uses it any more; sets :attr:`device`."""
+        """Mount the file system (again), on a loop device that clears itself after its last use; sets
+        :attr:`device`."""
         self.device, fd = syscalls.attach_loop(self.image)
         try:
             syscalls.mount(str(self.device), self.mount_point, self.fstype, data=self._file_system.mount_options)
@@ -153,25 +154,26 @@ class RealDisk(FuseDisk):
             os.close(fd)
 
     def unmount(self) -> None:
-        """``umount -l``: whoever has a file open keeps it, names lead to the directory below the mount point."""
+        """Unmount with ``umount -l``: open files stay usable, and paths lead to the directory below the mount point."""
         syscalls.umount(self.mount_point, syscalls.MNT_DETACH)
 
     def over_mount(self) -> None:
-        """Mount an empty tmpfs over it; :meth:`unmount` takes that away again."""
+        """Mount an empty tmpfs over the file system; :meth:`unmount` removes it."""
         syscalls.mount(OVER_MOUNT, self.mount_point, "tmpfs", data="size=1m")
 
     def shutdown(self) -> None:
-        """ext4 and XFS: shut the file system down as after a fatal error; EIO until unmounted and mounted again."""
+        """Shut the file system down as after a fatal error (ext4 and XFS): EIO until it is unmounted and
+        mounted again."""
         syscalls.shutdown_filesystem(self.mount_point)
 
     def freeze(self) -> None:
-        """Freeze the file system: who writes waits in the kernel until :meth:`thaw`."""
+        """Freeze the file system: writers wait in the kernel until :meth:`thaw`."""
         syscalls.freeze(self.mount_point)
 
     def thaw(self) -> None:
-        """End :meth:`freeze`; nothing happens if it is not frozen."""
+        """End :meth:`freeze`; does nothing if the file system is not frozen."""
         syscalls.thaw(self.mount_point)
 
     def trigger_fs_error(self) -> None:
-        """ext4: have the kernel meet an error of its own, whereupon it makes the file system read-only."""
+        """Trigger an error of the file system in the kernel (ext4), which makes the file system read-only."""
         Path(f"/sys/fs/ext4/{self.device.name}/trigger_fs_error").write_text("kjbod test")

@@ -1,4 +1,4 @@
-"""Errors of the faults and of the disks that are made to break."""
+"""Errors of faults and of the disks for them."""
 
 from kjbod.errors import KjbodError
 
@@ -6,10 +6,10 @@ EXIT_USAGE = 2
 
 
 class FaultsError(KjbodError):
-    """A fault or a disk that cannot be made, found or mended here: one line that says why and what to do about it."""
+    """A fault or a disk cannot be made, found or repaired: one line with the reason and the remedy."""
 
 
 class UsageError(FaultsError):
-    """A command line that makes no sense, whatever the machine is like."""
+    """The command line is invalid on any machine."""
 
     exit_code = EXIT_USAGE

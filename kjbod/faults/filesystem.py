@@ -1,4 +1,4 @@
-"""Faults of the file system: errors of its own, frozen, read-only, full."""
+"""Faults of the file system: internal errors, frozen, read-only, full."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ _MOST_INODES = 1_000_000
 _NOT_OURS = "not ours"
 _TOOL_TIMEOUT_S = 60
 _DROP_CACHES = {"xfs": "2", "btrfs": "3"}
-"""What to write where (proc_sys_vm(5)): they keep metadata in caches of their own, xfs in slabs, btrfs in pages too."""
+"""Values for drop_caches (proc_sys_vm(5)): these file systems cache metadata, xfs in slabs, btrfs in pages too."""
 _DROP_CACHES_FILE = "/proc/sys/vm/drop_caches"
 _DROP_TIMEOUT_S = 30
 _FULL = Expectation(("full",), FULL_PROBE_MS, "the medium is well: only a create tells, and each tenth probe creates")
@@ -92,15 +92,15 @@ def _thaw(injection: Injection) -> None:
     if mount is not None and mount.device == injection.details["device"]:
         syscalls.thaw(injection.target.mount_point)
         return
-    # Unmounted or covered since. The same device mounted elsewhere is the same, still frozen file system.
+    # Unmounted or covered since then. The same device mounted elsewhere is the same, still frozen file system.
     source, fstype = injection.details["source"], injection.details["fstype"]
     if _sequence(source) != injection.details["sequence"]:
-        return  # the device has been given to another disk
+        return  # the device belongs to another disk now
     place = make_place(injection)
     try:
         syscalls.mount(source, place, fstype, injection.details["flags"])
     except OSError as error:
-        if error.errno in (errno.ENXIO, errno.ENOENT, errno.EINVAL):  # the device is no longer what it was
+        if error.errno in (errno.ENXIO, errno.ENOENT, errno.EINVAL):  # the device is no longer the same
             return
         raise FaultsError(f"cannot mount {source} to thaw it: {error.strerror}") from None
     try:
@@ -130,7 +130,7 @@ def _remount_read_only(injection: Injection) -> None:
 
 
 def _instead_of_remount(target: Target) -> str:
-    """Ways to make this disk read-only while a file is open for writing."""
+    """Return ways to make this disk read-only while a file is open for writing."""
     possible = target.disk is not None and target.fstype == "ext4"
     return "bind-ro or ext4-error-remount-ro" if possible else "bind-ro"
 
@@ -158,7 +158,8 @@ def _trigger(injection: Injection) -> None:
 
 
 def _heal_ext4(injection: Injection) -> None:
-    # Only a check clears ext4's record of the error, and it needs an unmounted file system: not under a running agent.
+    # Only a check clears ext4's record of the error, and it needs an unmounted file system: impossible under a running
+    # agent.
     if works(injection.target) and is_held(injection.target):
         _errors_remount_ro(injection)
     else:
@@ -183,7 +184,7 @@ def _remember_source(injection: Injection) -> dict[str, Any]:
 
 
 def _flush_metadata(injection: Injection) -> None:
-    # A freeze writes everything to its place: what still waits in the journal would repair the damage.
+    # A freeze writes everything to its place: pending journal entries would repair the damage.
     syscalls.freeze(injection.target.mount_point)
     syscalls.thaw(injection.target.mount_point)
     syscalls.forget_buffers(Path(injection.details["source"]))
@@ -193,7 +194,8 @@ def _flush_metadata(injection: Injection) -> None:
 
 
 def _grow_tree(injection: Injection) -> None:
-    """Make the tree of files more than its root, which btrfs never forgets. Restoring the content takes them away."""
+    """Create so many files that the tree is more than its root, which btrfs always caches. Restoring the content
+    removes them."""
     path = injection.target.mount_point / injection.hidden_name
     path.mkdir(mode=0o700)
     for number in range(_MANY_FILES):
@@ -214,7 +216,8 @@ def _xfs_blocks(injection: Injection) -> list[int]:
 
 
 def _btrfs_blocks(injection: Injection) -> list[int]:
-    """Tree nodes carry the id of the file system behind their checksum, and so do super blocks, which are spared."""
+    """Return offsets of the tree nodes. They have the file system's id after their checksum, and so do super blocks,
+    which are left out."""
     control = injection.target.control
     super_blocks = set(control.find(b"_BHRfS_M", _BLOCK, 64))
     at = min(super_blocks)
@@ -227,7 +230,7 @@ def _btrfs_blocks(injection: Injection) -> list[int]:
 def _damage(injection: Injection) -> None:
     target = injection.target
     find = {"ext4": _ext4_directory_blocks, "xfs": _xfs_blocks, "btrfs": _btrfs_blocks}[target.fstype]
-    # Frozen, or what is written between the look and the damage would be well: btrfs writes its trees elsewhere.
+    # Frozen, because btrfs writes changed tree nodes elsewhere, and the damage would miss them.
     syscalls.freeze(target.mount_point)
     try:
         target.control.scribble(find(injection), _BLOCK)
@@ -239,7 +242,7 @@ def _damage(injection: Injection) -> None:
 
 
 def _drop_caches(which: str) -> None:
-    # In a process of its own: dropping pages visits every file system of the machine, also one that hangs elsewhere.
+    # In a separate process: dropping pages visits every file system of the machine, including one that hangs.
     dropping = subprocess.Popen(["sh", "-c", f"echo {which} >{_DROP_CACHES_FILE}"], stdin=subprocess.DEVNULL)
     try:
         code = dropping.wait(_DROP_TIMEOUT_S)
@@ -253,7 +256,7 @@ def _drop_caches(which: str) -> None:
 
 
 _abandoned: list[subprocess.Popen[bytes]] = []
-"""Stuck in the kernel; referenced, since a Popen that is collected complains about its child."""
+"""Processes stuck in the kernel; referenced because a Popen that is collected complains about its child."""
 
 
 # full ---------------------------------------------------------------------------------------------------------------
@@ -264,7 +267,7 @@ def _fill(injection: Injection) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         _allocate(fd, injection.target.mount_point)
-        # Again and again: what had been promised to delayed writes is given back by and by.
+        # Repeatedly: space that was reserved for delayed writes is released over time.
         for size in (1 << 20, _BLOCK, _BLOCK, _BLOCK):
             _write_until_full(fd, size)
     finally:
@@ -327,7 +330,7 @@ def _use_up_inodes(injection: Injection) -> None:
 
 def _remove_inodes(injection: Injection) -> None:
     path = injection.target.mount_point / injection.hidden_name
-    try:  # by descriptor: root must not follow a link that somebody has put there since
+    try:  # by descriptor: root must not follow a link that was created since
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return
@@ -347,7 +350,7 @@ def _limit(injection: Injection) -> None:
 
 
 def _unlimit(injection: Injection) -> None:
-    # Not "qgroup limit none": that is itself refused when the quota is used up.
+    # Not "qgroup limit none": that is refused when the quota is used up.
     target = injection.target
     mount = mount_on(target.mount_point)
     if mount is None or not is_on_image(mount, target.control.image_path().name):

@@ -1,4 +1,4 @@
-"""Disks that may be broken, and how: scratch disks in every way, others only when named twice, some never."""
+"""Rules for disks that may be broken: scratch disks in every way, others only when named twice, some never."""
 
 import contextlib
 import os
@@ -37,10 +37,10 @@ _SWAPS = Path("/proc/swaps")
 
 
 def find_target(fault: Fault, path: str, *, confirmed: str | None, state_dir: Path) -> Target:
-    """The target at ``path``: a scratch disk, or another one that ``confirmed`` names again.
+    """Return the target at ``path``: a scratch disk, or another disk that ``confirmed`` names again.
 
     Raises:
-        FaultsError: it may not be touched, or not in this way.
+        FaultsError: the disk must not be broken, or not in this way.
     """
     absolute = Path(os.path.abspath(path))
     disk = find_disk(absolute, state_dir)
@@ -71,7 +71,7 @@ def find_target(fault: Fault, path: str, *, confirmed: str | None, state_dir: Pa
 
 
 def _refuse_the_system(path: str, mount: Mount, state_dir: Path) -> None:
-    """Refuse to touch what the machine, or this program, lives on."""
+    """Refuse disks that the machine or this program needs."""
     for place in (*map(Path, _NEVER), Path(__file__).parent, Path(sys.prefix), state_dir, Path.cwd()):
         with contextlib.suppress(OSError):
             other = mount_above(place.resolve())

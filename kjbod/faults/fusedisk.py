@@ -1,13 +1,13 @@
-"""A disk that fails on demand: one file, served over /dev/fuse by a process of its own. Linux, root.
+"""A disk that fails on demand: one file, served over /dev/fuse by a separate process. Linux, root.
 
-Put a loop device on that file and there is a real *block device* whose requests fail, wait, vanish or lie, with the
-kernel's own errors all the way up (:mod:`kjbod.faults.disks` does so). The content lives in memory.
+A loop device on that file is a real *block device* whose requests fail, wait, vanish or lie, with the kernel's own
+errors all the way up (:mod:`kjbod.faults.disks` does so). The content is in memory.
 
-The server (:mod:`kjbod.faults.fuseserver`) obeys any process that can reach its control socket, also from another
-mount or pid namespace, and is its own janitor: when the process that made the disk ends, however it ends, or when
-anyone calls :meth:`DiskControl.close`, the server unmounts what was built upon it, its own mount included, and goes.
+The server (:mod:`kjbod.faults.fuseserver`) obeys any process that can reach its control socket, even from another mount
+or pid namespace. It cleans up after itself: when the process that made the disk ends in any way, or after
+:meth:`DiskControl.close`, the server unmounts everything on the disk, then its own mount, and exits.
 
-Nothing here is tied to a Python process::
+Nothing here depends on a Python process::
 
     disk = FuseDisk(64 << 20)
     DiskControl(disk.directory).set(FaultMode.EIO)      # from here or from any other process
@@ -33,14 +33,14 @@ from kjbod.faults.faults_error import FaultsError
 from kjbod.faults.orders import CONTROL_SOCKET, MAX_ORDER_BYTES, FaultMode, short_path
 
 TAG_VARIABLE = "KJBOD_DISK_TAG"
-"""Environment variable whose value becomes part of the image's name, so that a run can tell its disks from others'."""
+"""Environment variable whose value becomes part of the image's name, so that a run can recognize its own disks."""
 _START_TIMEOUT_S = 20.0
 _OFFSETS_PER_ORDER = 4000
 _ANSWER_TIMEOUT_S = 20.0
 
 
 class DiskCounters(Struct, frozen=True):
-    """Numbers of requests to the disk since it exists, and of those that it holds back now (hang or delay)."""
+    """Numbers of requests since the disk was made, and of requests that it holds back now (hang or delay)."""
 
     reads: int
     writes: int
@@ -49,36 +49,36 @@ class DiskCounters(Struct, frozen=True):
 
 
 class DiskControl:
-    """The remote control of a :class:`FuseDisk`, by its directory; usable from any process."""
+    """Remote control of a :class:`FuseDisk`, by its directory; usable from any process."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def set(self, mode: FaultMode) -> None:
-        """From the return of this call on, every request meets ``mode``; those held back before are answered in it."""
+        """Set the mode. When this call returns, every request gets ``mode``, including requests that were held back."""
         self._ask({"do": "set", "mode": mode.value})
 
     def recover_writes(self) -> None:
-        """End :attr:`FaultMode.LOSE_WRITES`, or any other mode; what was lost is stored after all."""
+        """End :attr:`FaultMode.LOSE_WRITES`, or any other mode; lost writes are stored after all."""
         self._ask({"do": "set", "mode": FaultMode.OK.value, "recover": True})
 
     def refuse_one_write(self, pattern: bytes, number: int) -> None:
-        """Answer the next write that holds ``pattern`` with that errno, and store nothing of it: one write of one
-        file's data fails, and its file system lives on."""
+        """Fail the next write that contains ``pattern`` with that errno, and store no part of it. One write of one file
+        fails, and its file system continues."""
         self._ask({"do": "refuse", "pattern": pattern.hex(), "errno": number})
 
     def has_refused(self) -> bool:
-        """Whether that write has come."""
+        """Return whether that write has come."""
         return not self.state()["refusing"]
 
     def keep(self) -> None:
-        """Remember the content, and the size, for :meth:`restore`; nothing happens if something is kept already."""
+        """Remember content and size for :meth:`restore`; does nothing if a copy already exists."""
         self._ask({"do": "content", "how": "keep"})
 
     def restore(self) -> bool:
-        """Go back to what :meth:`keep` remembered and forget it; False if nothing is kept.
+        """Restore the content that :meth:`keep` remembered, and forget it; False if there is none.
 
-        Whoever has a file system mounted on the disk must let go of it first.
+        Unmount any file system on the disk first.
         """
         return bool(self._ask({"do": "content", "how": "restore"})["answer"])
 
@@ -87,31 +87,31 @@ class DiskControl:
         self._ask({"do": "content", "how": "wipe"})
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the content, not the disk: reads behind it fail with EIO until something is written there or later."""
+        """Cut the content, not the disk: reads after the cut fail with EIO until data is written there or later."""
         self._ask({"do": "content", "how": "truncate", "size_bytes": size_bytes})
 
     def resize(self, size_bytes: int) -> None:
-        """Give the disk another size; a loop device on it has to be told (``LOOP_SET_CAPACITY``)."""
+        """Change the size of the disk; a loop device on it must be told (``LOOP_SET_CAPACITY``)."""
         os.truncate(self.image_path(), size_bytes)
 
     def rot(self) -> None:
-        """Flip one bit in each sector that has been written; what is written later is stored well."""
+        """Flip one bit in each written sector; later writes are stored correctly."""
         self._ask({"do": "content", "how": "rot"})
 
     def scribble(self, offsets: Sequence[int], length: int) -> None:
-        """Overwrite so many stored bytes at each offset, past the kernel's caches."""
+        """Overwrite ``length`` stored bytes at each offset, bypassing the kernel's caches."""
         for start in range(0, len(offsets), _OFFSETS_PER_ORDER):
             some = list(offsets[start : start + _OFFSETS_PER_ORDER])
             self._ask({"do": "content", "how": "scribble", "offsets": some, "length": length})
 
     def misread(self, offsets: Sequence[int], *, every: int = 1, times: int | None = None) -> None:
-        """Answer now and then with another block: of the reads that cover one of these blocks of 4 KiB, each
-        ``every``-th gives the content of another block in its place, so many times; None for ever. The stored content
-        stays as it is. Ends what an earlier call began."""
+        """Answer some reads with the content of another block. Of the reads that cover one of these 4 KiB blocks, each
+        ``every``-th is wrong, ``times`` times; None: without end. The stored content is unchanged. Ends an earlier
+        call."""
         self._ask({"do": "content", "how": "misread", "offsets": list(offsets), "every": every, "times": times})
 
     def find(self, pattern: bytes, step: int, at: int = 0) -> list[int]:
-        """The offsets, multiples of ``step``, that have ``pattern`` ``at`` bytes behind them in the stored content."""
+        """Return the offsets, multiples of ``step``, at which the stored content has ``pattern`` after ``at`` bytes."""
         order = {"do": "content", "how": "find", "pattern": pattern.hex(), "step": step, "at": at}
         found: list[int] = []
         while True:
@@ -122,23 +122,25 @@ class DiskControl:
                 return found
 
     def fence(self) -> None:
-        """Fail from now on, with EIO, whoever has the image open: a loop device that is still held by somebody."""
+        """Fail all later requests, with EIO, of processes that have the image open now, such as a loop device
+        in use."""
         self._ask({"do": "fence"})
 
     def plug(self) -> None:
-        """After :meth:`kill`: serve the image again, with its content. What was open before stays dead."""
+        """Serve the image again after :meth:`kill`, with its content. Earlier open files stay dead."""
         self._ask({"do": "plug"})
 
     def image_path(self) -> Path:
-        """The file to put a loop device on."""
+        """Return the file for a loop device."""
         return self.directory / "fuse" / str(self._ask({"do": "counters"})["image"])
 
     def state(self) -> dict[str, Any]:
-        """State of the disk: ``mode``, ``delay_us``, ``plugged``, ``size_bytes``, ``pid`` and the counters."""
+        """Return the state of the disk: ``mode``, ``delay_us``, ``plugged``, ``size_bytes``, ``pid`` and the
+        counters."""
         return self._ask({"do": "counters"})
 
     def delay_us(self, delay_us: int) -> None:
-        """Answer each later read, write and flush that many microseconds late; 0 ends it."""
+        """Delay each later read, write and flush by that many microseconds; 0 ends it."""
         self._ask({"do": "delay", "delay_us": delay_us})
 
     def counters(self) -> DiskCounters:
@@ -146,25 +148,26 @@ class DiskControl:
         return DiskCounters(answer["reads"], answer["writes"], answer["flushes"], answer["held"])
 
     def server_pid(self) -> int:
-        """The server's process id, in the pid namespace where it runs."""
+        """Return the server's process id, in its own pid namespace."""
         return int(self._ask({"do": "counters"})["pid"])
 
     def janitor(self, mount_point: Path, *, remove: bool) -> None:
-        """Have the server unmount ``mount_point`` at its end, and then remove the directory if ``remove``."""
+        """Make the server unmount ``mount_point`` at its end, and then remove the directory if ``remove``."""
         self._ask({"do": "janitor", "path": str(mount_point), "remove": remove})
 
     def release(self) -> None:
-        """Let the disk outlive the process that made it; somebody must call :meth:`close` then."""
+        """Let the disk outlive the process that made it. A later call of :meth:`close` is needed."""
         self._ask({"do": "release"})
 
     def kill(self) -> None:
-        """Pull the disk out: every request fails from now on, also those that hang, until :meth:`plug`."""
+        """Pull the disk out: every request fails from now on, including hanging ones, until :meth:`plug`."""
         self._ask({"do": "kill"})
 
     def abort(self) -> None:
-        """As :meth:`kill`, by the kernel's crowbar (fusectl), which works even when the server does not answer.
+        """Pull the disk out like :meth:`kill`, through the kernel (fusectl), which works even if the server does not
+        answer.
 
-        To be called in the mount namespace of the disk.
+        Call it in the mount namespace of the disk.
         """
         minor = os.minor(os.stat(self.directory / "fuse").st_dev)
         fusectl = Path(tempfile.mkdtemp(prefix="kjbod-fusectl-"))
@@ -178,7 +181,7 @@ class DiskControl:
             fusectl.rmdir()
 
     def close(self) -> None:
-        """Unmount everything built on the disk, and the disk, and end the server. Nothing happens if it is gone."""
+        """Unmount everything on the disk, and the disk, and end the server. Does nothing if it is gone."""
         with contextlib.suppress(DiskGoneError):
             self._ask({"do": "close"}, expect_answer=False)
 
@@ -225,12 +228,13 @@ class DiskGoneError(FaultsError):
 
 
 def image_name(directory: Path) -> str:
-    """Name of the image of a new disk with that directory: no other disk has it."""
+    """Return the unique name of the image of a new disk with that directory."""
     return f"kjbod-{os.environ.get(TAG_VARIABLE, 'disk')}-{directory.name}"[:200]
 
 
 class Server(Protocol):
-    """The process behind a disk, as :class:`subprocess.Popen` has it: ``stdin`` is its life line."""
+    """The process of a disk's server, with the interface of :class:`subprocess.Popen`. Closing its ``stdin``
+    ends it."""
 
     @property
     def stdin(self) -> IO[bytes] | None: ...
@@ -241,10 +245,10 @@ class Server(Protocol):
 
 
 def start_by_exec(arguments: Sequence[str], log: IO[bytes]) -> Server:
-    """The server of a disk, just started, with ``log`` as its standard error."""
+    """Start the server of a disk, with ``log`` as its standard error, and return its process."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "kjbod.faults.fuseserver", *arguments],
-        # The life line: the server sees its end when this process ends, even by SIGKILL.
+        # Through this pipe the server notices the end of this process, even after SIGKILL.
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
@@ -254,14 +258,14 @@ def start_by_exec(arguments: Sequence[str], log: IO[bytes]) -> Server:
 
 
 start_server: Callable[[Sequence[str], IO[bytes]], Server] = start_by_exec
-"""The start of a disk's server. Who makes hundreds of disks may have one that does not import everything each time."""
+"""Function that starts a disk's server. Tests with hundreds of disks can replace it by one that avoids the imports."""
 
 
 class FuseDisk(DiskControl):
     """A new disk of ``size_bytes`` and its remote control; :attr:`image` is the file to put a loop device on.
 
     ``directory`` (default: a new one below the system's temporary directory) gets the control socket and the FUSE mount
-    point; what the disk put there is removed at its end. Raises :class:`FaultsError` when the machine cannot do it.
+    point; the disk removes its own files at its end. Raises :class:`FaultsError` if the machine cannot do it.
     """
 
     def __init__(self, size_bytes: int, directory: Path | None = None) -> None:
@@ -290,7 +294,7 @@ class FuseDisk(DiskControl):
         raise FaultsError(f"no FUSE disk in {self.directory}: {reason or 'its server did not start in time'}")
 
     def release(self) -> None:
-        """Let the disk outlive this process; somebody must call :meth:`DiskControl.close` then."""
+        """Let the disk outlive this process. A later call of :meth:`DiskControl.close` is needed."""
         super().release()
         _released.append(self._server)
 
@@ -316,4 +320,4 @@ class FuseDisk(DiskControl):
 
 
 _released: list[Server] = []
-"""Servers that are meant to go on: referenced for ever, since a Popen that is collected complains about its child."""
+"""Servers that must continue: kept referenced, because a Popen that is collected complains about its child."""

@@ -1,11 +1,11 @@
-"""The process behind a :class:`~kjbod.faults.fusedisk.FuseDisk`: ``python -m kjbod.faults.fuseserver DIR NAME SIZE``.
+"""Server process of a :class:`~kjbod.faults.fusedisk.FuseDisk`: ``python -m kjbod.faults.fuseserver DIR NAME SIZE``.
 
-It speaks the kernel's FUSE protocol (``linux/fuse.h``, 7.x) on /dev/fuse without a library, serves one file, and takes
-orders as one JSON object per packet on the socket ``DIR/control``. Standard output says ``ready`` once; standard input
-is the life line: its end is the order to close.
+The server speaks the kernel's FUSE protocol (``linux/fuse.h``, 7.x) on /dev/fuse without a library, and serves one
+file. It takes orders as one JSON object per packet on the socket ``DIR/control``. It writes ``ready`` once to standard
+output. The end of standard input is the order to close.
 
-Closing has an order to keep: the file systems built on the disk are unmounted by a second thread *while the first goes
-on serving*, for an unmount writes, and its writes come here. Only then does the process let go of /dev/fuse.
+Closing needs an order: a second thread unmounts the file systems on the disk *while the first continues to serve*,
+because an unmount writes to this disk. Only then does the process release /dev/fuse.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ _STATFS_OUT = struct.Struct("<QQQQQIIII24x")
 
 
 class Opcode(enum.IntEnum):
-    """``enum fuse_opcode``, as far as a kernel asks it of a file under a loop device."""
+    """Values of ``enum fuse_opcode`` that a kernel uses for a file under a loop device."""
 
     LOOKUP = 1
     FORGET = 2
@@ -101,7 +101,7 @@ _FAILURES: dict[tuple[FaultMode, Opcode], int] = {
 
 
 def holds_back(mode: FaultMode, opcode: int) -> bool:
-    """Whether a request waits for another mode."""
+    """Return whether a request waits for another mode."""
     return mode is FaultMode.HANG or (mode is FaultMode.HANG_WRITES and opcode != Opcode.READ)
 
 
@@ -115,12 +115,12 @@ class Request(NamedTuple):
 
 
 def _extents(fd: int) -> Iterator[tuple[int, int]]:
-    """Parts of the sparse file that have content: (offset, length), in pieces of at most ``_COPY_BYTES``."""
+    """Yield the parts of the sparse file with content: (offset, length), in pieces of at most ``_COPY_BYTES``."""
     position = 0
     while True:
         try:
             start = os.lseek(fd, position, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole is left
+        except OSError:  # ENXIO: the rest is a hole
             return
         position = os.lseek(fd, start, os.SEEK_HOLE)
         for offset in range(start, position, _COPY_BYTES):
@@ -128,7 +128,7 @@ def _extents(fd: int) -> Iterator[tuple[int, int]]:
 
 
 def _copy(source: int) -> int:
-    """A new memory file with the content of another; holes stay holes."""
+    """Return a new memory file with the content of another; holes stay holes."""
     target = os.memfd_create("kjbod-disk")
     os.ftruncate(target, os.fstat(source).st_size)
     for offset, length in _extents(source):
@@ -137,9 +137,9 @@ def _copy(source: int) -> int:
 
 
 class Image:
-    """The disk's content and what it answers.
+    """Content of the disk, and its answers to reads and writes.
 
-    The content is a memory file, not a mapping: it can be cut short and copied, holes included.
+    The content is a memory file, not a mapping: it can be truncated and copied with its holes.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -147,19 +147,19 @@ class Image:
         self.size_bytes = size_bytes
         os.ftruncate(self.content, size_bytes)
         self.lost: int | None = None
-        """While writes are lost: what the content would be without that."""
+        """Content without the lost writes, while writes are lost."""
         self.kept: tuple[int, int] | None = None
-        """The content and the size to which ``restore`` goes back."""
+        """Content and size that ``restore`` brings back."""
         self.refused: tuple[bytes, int] | None = None
-        """What the one write holds that is to fail, and the errno."""
+        """Pattern of the single write that must fail, and its errno."""
         self.misreads: tuple[frozenset[int], int, int | None] = frozenset(), 1, None
-        """Blocks that are now and then read wrong, each how many-th time, and how often; None for ever."""
+        """Blocks that are sometimes misread, the interval in reads, and the remaining times; None: without end."""
         self.covered = 0
-        """Reads that met one of them."""
+        """Number of reads that covered one of these blocks."""
         self.counters = {"reads": 0, "writes": 0, "flushes": 0}
 
     def answer(self, mode: FaultMode, request: Request) -> int | bytes:
-        """An errno, or the payload of the answer to a READ, WRITE or FSYNC."""
+        """Return an errno, or the payload of the answer to a READ, WRITE or FSYNC."""
         opcode = Opcode(request.opcode)
         self.counters[{Opcode.READ: "reads", Opcode.WRITE: "writes"}.get(opcode, "flushes")] += 1
         if failure := _FAILURES.get((mode, opcode)):
@@ -180,14 +180,14 @@ class Image:
     def _read(self, mode: FaultMode, offset: int, size: int) -> int | bytes:
         wanted = max(0, min(size, self.size_bytes - offset))
         data = os.pread(self.content, wanted, offset)
-        if len(data) < wanted:  # beyond the end of a content that was cut short
+        if len(data) < wanted:  # beyond the end of a truncated content
             return errno.EIO
         if mode is FaultMode.FLIP_READS and data:
             return bytes([data[0] ^ 0xFF]) + data[1:]
         return self._misread(offset, data) if self.misreads[0] else data
 
     def misread(self, offsets: Sequence[int], every: int, times: int | None) -> None:
-        """Give another block in the place of these, now and then."""
+        """Return another block in place of these blocks for some reads."""
         self.misreads, self.covered = (frozenset(offsets), every, times), 0
 
     def _misread(self, offset: int, data: bytes) -> bytes:
@@ -202,7 +202,7 @@ class Image:
         return data[:hit] + another + data[hit + _BLOCK_BYTES :]
 
     def lose_writes(self, lose: bool, *, recover: bool) -> None:
-        """Begin or end to lose writes; with ``recover`` those lost so far are stored after all."""
+        """Start or end losing writes. With ``recover``, lost writes are stored after all."""
         if lose and self.lost is None:
             self.lost = _copy(self.content)
         elif not lose and self.lost is not None:
@@ -218,7 +218,7 @@ class Image:
             self.kept = _copy(self.content), self.size_bytes
 
     def restore(self) -> bool:
-        """Go back to what is kept; False when nothing is."""
+        """Restore the remembered content; False if there is none."""
         if self.kept is None:
             return False
         self.lose_writes(False, recover=False)
@@ -231,7 +231,7 @@ class Image:
         os.ftruncate(self.content, self.size_bytes)
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the content, as ``truncate`` does with an image file that is in use: the device does not get smaller."""
+        """Truncate the content, as ``truncate`` does with an image file in use: the device does not get smaller."""
         os.ftruncate(self.content, size_bytes)
 
     def resize(self, size_bytes: int) -> None:
@@ -244,17 +244,18 @@ class Image:
             data = bytearray(os.pread(self.content, length, offset))
             for start in range(0, length, _SECTOR_BYTES):
                 sector = (offset + start) // _SECTOR_BYTES
-                # Anywhere in the first 64 bytes: a short file is hit too. The factor spreads it (Knuth).
+                # Within the first 64 bytes, so that a short file is hit too. The factor spreads the bits (Knuth).
                 data[start + (sector * 2654435761 >> 8) % 64] ^= 1 << sector % 8
             os.pwrite(self.content, data, offset)
 
     def scribble(self, offsets: Sequence[int], length: int) -> None:
-        """Overwrite stored bytes with a pattern that is nobody's structure."""
+        """Overwrite stored bytes with a pattern that is no valid structure."""
         for offset in offsets:
             os.pwrite(self.content, b"\xa5" * length, offset)
 
     def find(self, pattern: bytes, step: int, at: int, start: int, limit: int) -> list[int]:
-        """The first offsets from ``start`` on, multiples of ``step``, with ``pattern`` so many bytes behind them."""
+        """Return the first offsets from ``start`` on, multiples of ``step``, at which ``pattern`` is found after ``at``
+        bytes."""
         found = []
         for offset, length in _extents(self.content):
             data = os.pread(self.content, length, offset)
@@ -266,7 +267,7 @@ class Image:
 
 
 class FuseServer:
-    """The mount point, /dev/fuse and what is known about requests not yet answered."""
+    """State of the mount point, /dev/fuse and the unanswered requests."""
 
     def __init__(self, mount_point: Path, name: str, size_bytes: int) -> None:
         self.mount_point = mount_point
@@ -282,9 +283,9 @@ class FuseServer:
         self.connect()
 
     def connect(self) -> None:
-        """Mount; what was opened through a connection before stays dead."""
+        """Mount; files opened through an earlier connection stay dead."""
         self.fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-        self.connected = True  # false once the kernel has let go of us
+        self.connected = True  # false once the kernel has closed the connection
         options = f"fd={self.fd},rootmode=40000,user_id=0,group_id=0,allow_other,max_read={MAX_IO_BYTES}"
         try:
             syscalls.mount("kjbod-disk", self.mount_point, "fuse", data=options)
@@ -294,7 +295,7 @@ class FuseServer:
             raise
 
     def disconnect(self) -> None:
-        """Let go of /dev/fuse: the kernel fails whatever waits, and whatever comes."""
+        """Close /dev/fuse: the kernel fails all waiting and later requests."""
         self.connected = False
         os.close(self.fd)
         self.held.clear()
@@ -308,7 +309,7 @@ class FuseServer:
             self._serve_io(request)
 
     def wait_ms(self) -> int | None:
-        """Milliseconds that a poll may sleep until a delayed request is due; None: for ever."""
+        """Return the milliseconds that a poll may sleep until a delayed request is due; None: no limit."""
         if not self.later:
             return None
         return max(0, (self.later[0][0] - time.monotonic_ns()) // 1_000_000 + 1)
@@ -318,7 +319,7 @@ class FuseServer:
             self._serve_io(heapq.heappop(self.later)[2])
 
     def receive(self) -> None:
-        """Take one request from the kernel and answer it, or keep it as the mode and the delay say."""
+        """Take one request from the kernel. Answer it, or hold it back as mode and delay require."""
         try:
             packet = os.read(self.fd, MAX_IO_BYTES + 65536)
         except OSError as error:
@@ -350,14 +351,14 @@ class FuseServer:
         elif answer := _NAME_ANSWERS.get(request.opcode):
             self._reply(request, answer(self, request))
         else:
-            self._reply(request, errno.ENOSYS)  # the kernel does not ask for it again: FALLOCATE, xattrs, locks
+            self._reply(request, errno.ENOSYS)  # the kernel does not repeat such requests: FALLOCATE, xattrs, locks
 
     def _reply(self, request: Request, answer: int | bytes) -> None:
         code, payload = (answer, b"") if isinstance(answer, int) else (0, answer)
         try:
             os.write(self.fd, _OUT_HEADER.pack(_OUT_HEADER.size + len(payload), -code, request.unique) + payload)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EINVAL):  # the request was aborted meanwhile
+            if error.errno not in (errno.ENOENT, errno.EINVAL):  # the request was aborted
                 self.connected = False
 
     def _init(self, request: Request) -> bytes:
@@ -388,7 +389,7 @@ class FuseServer:
         return _OPEN_OUT.pack(self.handle, _OPEN_DIRECT_IO if request.opcode == Opcode.OPEN else 0, 0)
 
     def fence(self) -> None:
-        """Fail every later request, and those held back, of whoever has the image open now."""
+        """Fail all later and held-back requests of processes that have the image open now."""
         self.fenced = self.handle
         waiting, self.held = self.held, []
         for request in waiting:
@@ -410,7 +411,7 @@ _NAME_ANSWERS: dict[int, Callable[[FuseServer, Request], int | bytes]] = {
 
 
 class Janitor:
-    """Unmounts, in a thread of its own, what was built on the disk; :attr:`done_fd` becomes readable at the end."""
+    """Unmounts everything on the disk, in a thread; :attr:`done_fd` becomes readable at the end."""
 
     def __init__(self, fuse_mount_point: Path, image: str) -> None:
         self._fuse_mount_point = fuse_mount_point
@@ -437,7 +438,7 @@ class Janitor:
             os.write(self._done_write_fd, b"x")
 
     def _unmount(self, mount_point: Path) -> None:
-        """Unmount what was made for this disk: by now somebody may have mounted a disk of his own there."""
+        """Unmount only mounts of this disk: another disk may be mounted there now."""
         while (mount := mount_on(mount_point)) is not None and is_own(mount, self._image):
             with contextlib.suppress(OSError):
                 syscalls.thaw(mount_point)
@@ -451,7 +452,7 @@ class Janitor:
 
 
 class Program:
-    """The poll loop: the kernel, the remote controls, the life line, the janitor."""
+    """Poll loop for the kernel, the remote controls, standard input and the janitor."""
 
     def __init__(self, directory: Path, name: str, size_bytes: int) -> None:
         self.server = FuseServer(directory / "fuse", name, size_bytes)
@@ -470,7 +471,7 @@ class Program:
         self.deadline_ns: int | None = None
 
     def run(self) -> None:
-        """Serve until told to close and everything is unmounted, or until a deadline says that it cannot be."""
+        """Serve until told to close and everything is unmounted, or until a deadline if that is impossible."""
         while not self._finished():
             events = dict(self.poll.poll(self._wait_ms()))
             self.server.answer_delayed()
@@ -492,7 +493,7 @@ class Program:
                 self.unmounted = True
                 self.deadline_ns = time.monotonic_ns() + int(_LINGER_S * 1e9)
         if self.attached:
-            self._pull()  # frees the janitor's thread if a request of its own keeps it
+            self._pull()  # frees the janitor's thread if its own request blocks it
 
     def _finished(self) -> bool:
         if self.unmounted and not self.attached:
@@ -516,13 +517,13 @@ class Program:
             with contextlib.suppress(OSError):
                 client.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
             packet = b""
-        if not packet:  # answered, or hung up; who asked us to close sees the end of this process instead
+        if not packet:  # answered or closed; the sender of a close order sees the end of this process instead
             self.poll.unregister(client)
             del self.clients[fd]
             client.close()
 
     def _obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
-        """Carry an order out; its answer, None when the end of the process is the answer."""
+        """Execute an order and return its answer; None if the end of the process is the answer."""
         match order["do"]:
             case "set":
                 self.server.set_mode(FaultMode(order["mode"]), recover=bool(order.get("recover")))
@@ -589,7 +590,7 @@ class Program:
         return None
 
     def _plug(self) -> None:
-        """After a pull: serve the same content again, on a new FUSE mount at the same place."""
+        """Serve the same content again after a pull, on a new FUSE mount at the same place."""
         if self.attached or self.janitor.started:
             return
         with contextlib.suppress(OSError):
@@ -619,7 +620,7 @@ class Program:
 
 
 def main() -> int:
-    """Start, say ready, serve, clean up."""
+    """Start, report ready, serve, clean up."""
     place, name, size_bytes, *options = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     syscalls.become_io_flusher()
@@ -641,7 +642,7 @@ def main() -> int:
         with contextlib.suppress(OSError):
             directory.rmdir()
     sys.stdout.flush()
-    os._exit(0)  # not sys.exit: a janitor that is stuck in the kernel must not keep us
+    os._exit(0)  # not sys.exit: a janitor stuck in the kernel must not delay the exit
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Faults, the targets of their injection, and the records by which they are undone.
+"""Faults, their targets, and the records by which they are undone.
 
-A record is written, and fsynced, before the deed: whatever happens to the injector, also SIGKILL between two
-system calls, ``undo`` finds all that it needs. Undoing looks at what is there and not at how far the injector came, so
-it may be repeated.
+A record is written and fsynced before the action. So ``undo`` has all data that it needs after any end of the injector,
+even SIGKILL between two system calls. An undo checks the actual state, not the progress of the injector, so it can be
+repeated.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kjbod.faults.disks import RealDisk
 
 DEFAULT_STATE_DIR = Path("/var/lib/kjbod-faults")
-"""Not below /run: an immutable directory, or a ballast file, outlives a reboot, and so must what is known of it."""
+"""Not below /run: an immutable directory or a ballast file survives a reboot, and so must its record."""
 CLAIM_TIMEOUT_S = 10.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _RECORD = ".fault"
@@ -39,7 +39,7 @@ Options = dict[str, Any]
 
 
 def boot_id() -> str:
-    """Another one after each boot."""
+    """Return the id of this boot, which is different after each boot."""
     return _BOOT_ID.read_text().strip()
 
 
@@ -47,9 +47,9 @@ class Expectation(Struct, frozen=True):
     """The agent's expected reaction to a fault.
 
     Attributes:
-        states: verdicts that are right in the end, the ideal one first.
-        within_ms: from the fault to that verdict at default settings, on an idle disk.
-        why: the reason where the ideal is not ``failed``, or several are right; else empty.
+        states: correct final states, the ideal one first.
+        within_ms: time from the fault to that state at default settings, on an idle disk.
+        why: reason if the ideal state is not ``failed``, or if several are correct; else empty.
     """
 
     states: tuple[str, ...]
@@ -62,10 +62,10 @@ class Target(Struct, frozen=True):
 
     Attributes:
         log_dir: the log directory, on :attr:`mount_point` or below.
-        mount_point: of the file system.
-        fstype: ``ext4``.
-        disk: remote control of a scratch disk; None for a disk that is not ours.
-        device: the block device at the time when this was made.
+        mount_point: mount point of the file system.
+        fstype: type of the file system, such as ``ext4``.
+        disk: remote control of a scratch disk; None for other disks.
+        device: block device at the time of the injection.
     """
 
     log_dir: Path
@@ -76,12 +76,12 @@ class Target(Struct, frozen=True):
 
     @classmethod
     def of(cls, disk: "RealDisk") -> Self:
-        """A :class:`~kjbod.faults.disks.RealDisk` as target."""
+        """Return the target for a :class:`~kjbod.faults.disks.RealDisk`."""
         return cls(disk.log_dir, disk.mount_point, disk.fstype, DiskControl(disk.directory), disk.device)
 
     @property
     def control(self) -> DiskControl:
-        """The remote control. Raises :class:`FaultsError` for a disk that is not ours."""
+        """Return the remote control. Raises :class:`FaultsError` if the disk is not a scratch disk."""
         if self.disk is None:
             raise FaultsError(f"{self.mount_point} is not a scratch disk: only those have a remote control")
         return self.disk
@@ -108,18 +108,18 @@ class Target(Struct, frozen=True):
 
 
 class Injection(Struct, frozen=True, kw_only=True):
-    """A fault at its place, and all that undoing it needs.
+    """An injected fault, with all data for its undo.
 
     Attributes:
-        options: what the caller chose.
-        details: what the fault noted before the deed.
-        done: whether the deed was finished.
+        options: options that the caller chose.
+        details: data that the fault noted before the action.
+        done: whether the action was finished.
         since_ms: wall clock, when the record was made.
-        began_ms: wall clock, just before the deed; 0 until it is finished.
-        ended_ms: wall clock, just after it.
-        until_ms: wall clock, when it is undone by itself; None: never.
-        undo_error: why it could not be undone when that was tried last; empty if it was not tried.
-        pid: the injector's.
+        began_ms: wall clock just before the action; 0 until it is finished.
+        ended_ms: wall clock just after the action.
+        until_ms: wall clock time of the automatic undo; None: never.
+        undo_error: reason why the last undo failed; empty if none was tried.
+        pid: process id of the injector.
         boot: the boot in which it was injected.
     """
 
@@ -140,32 +140,32 @@ class Injection(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Path:
-        """A directory of its own for what it has to mount somewhere; see :func:`make_place`."""
+        """Return the injection's own directory for mounts; see :func:`make_place`."""
         return self.state_dir / f"{self.id}.place"
 
     @property
     def other_place(self) -> Path:
-        """A second such directory."""
+        """Return a second such directory."""
         return self.state_dir / f"{self.id}.other"
 
     @property
     def hidden_name(self) -> str:
-        """Name of whatever it puts on the disk."""
+        """Return the name of files that the injection puts on the disk."""
         return f".kjbod-fault-{self.id}"
 
     @property
     def record(self) -> Path:
-        """The file."""
+        """Return the path of the record."""
         return self.state_dir / f"{self.id}{_RECORD}"
 
     @property
     def log(self) -> Path:
-        """File of what its watchdog says; locked as long as that lives."""
+        """Return the path of the watchdog's log, which is locked while the watchdog lives."""
         return self.state_dir / f"{self.id}.log"
 
     @property
     def undo_command(self) -> str:
-        """Command that an operator types to undo the injection."""
+        """Return the command that an operator types to undo the injection."""
         where = "" if self.state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(self.state_dir))}"
         return f"{typed()} undo {self.id}{where}"
 
@@ -181,9 +181,10 @@ class Injection(Struct, frozen=True, kw_only=True):
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Only one process at a time injects or undoes it. Raises :class:`FaultsError` when another one is at it."""
+        """Ensure that only one process at a time injects or undoes this fault. Raises :class:`FaultsError` if another
+        one does."""
         path = self.state_dir / f"{self.id}.lock"
-        # Only for reading, and made before the record: undo needs no space and no writable file system.
+        # Opened read-only, and made before the record: an undo needs no space and no writable file system.
         with _opened(path, os.O_RDONLY | os.O_CREAT) as lock:
             _lock(
                 lock,
@@ -193,7 +194,7 @@ class Injection(Struct, frozen=True, kw_only=True):
             yield
 
     def forget(self) -> None:
-        """Remove the record. Raises :class:`FaultsError` when that cannot be."""
+        """Remove the record. Raises :class:`FaultsError` if that fails."""
         try:
             for place in (self.place, self.other_place):
                 with contextlib.suppress(FileNotFoundError):
@@ -224,21 +225,21 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: as in ``kjbod faults inject NAME``.
-        title: a few words.
-        does: one line.
-        needs: one line.
-        says: one line: what the agent should say.
+        title: short title.
+        does: one line: the effect.
+        needs: one line: the requirements.
+        says: one line: the report expected from the agent.
         layer: ``device``, ``file-system``, ``mount`` or ``directory``.
-        expectations: by file system; only those to which it applies.
-        not_on: why not, for the others.
-        while_busy: whether it is possible while somebody has a file open for writing, as a running agent has.
-        scratch_only: whether it is refused on a disk that is not ours.
-        survives_reboot: whether a reboot leaves it in place.
-        options: default values of what a caller may choose.
-        prepare: looks, changes nothing; what undoing will need.
-        arm: whatever must be done before the deed and does no harm.
+        expectations: expected reactions by file system; only file systems to which the fault applies.
+        not_on: reasons for the other file systems.
+        while_busy: whether the fault is possible while a file is open for writing, as under a running agent.
+        scratch_only: whether the fault is refused on a disk that is not a scratch disk.
+        survives_reboot: whether the fault remains after a reboot.
+        options: default values of the options.
+        prepare: reads the data for the undo, and changes nothing.
+        arm: harmless preparation before the action.
         deed: the fault itself.
-        heal: undoes it, however far it came; may be repeated.
+        heal: undoes the fault, whatever stage it reached; can be repeated.
     """
 
     name: str
@@ -260,11 +261,12 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     @property
     def file_systems(self) -> frozenset[str]:
-        """File systems that the fault applies to."""
+        """Return the file systems to which the fault applies."""
         return frozenset(self.expectations)
 
     def expect(self, fstype: str) -> Expectation:
-        """The agent's expected words there. Raises :class:`FaultsError` where it does not apply, and why."""
+        """Return the agent's expected reaction on a file system. Raises :class:`FaultsError` with the reason if the
+        fault does not apply."""
         try:
             return self.expectations[fstype]
         except KeyError:
@@ -273,7 +275,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 
 def read_records(state_dir: Path) -> list[Injection]:
-    """All injections on record, the oldest first. Raises :class:`FaultsError` for a record that cannot be read."""
+    """Return all injections on record, oldest first. Raises :class:`FaultsError` for an unreadable record."""
     found, torn = read_whole_records(state_dir)
     if torn:
         raise FaultsError(torn[0])
@@ -281,7 +283,7 @@ def read_records(state_dir: Path) -> list[Injection]:
 
 
 def read_whole_records(state_dir: Path) -> tuple[list[Injection], list[str]]:
-    """The injections, the oldest first, and a line for each record that cannot be read."""
+    """Return the injections, oldest first, and a line for each unreadable record."""
     require_own(state_dir)
     found, torn = [], []
     for path in state_dir.glob(f"*{_RECORD}"):
@@ -295,7 +297,7 @@ def read_whole_records(state_dir: Path) -> tuple[list[Injection], list[str]]:
 
 
 def read_record(path: Path) -> Injection | None:
-    """An injection; None when it was undone meanwhile. Raises :class:`FaultsError`."""
+    """Return an injection; None if it was undone since. Raises :class:`FaultsError`."""
     if (values := was_read(path)) is None:
         return None
     try:
@@ -306,7 +308,7 @@ def read_record(path: Path) -> Injection | None:
 
 
 def was_read(path: Path) -> dict[str, Any] | None:
-    """The injection on record; None when it was removed while we looked. Raises :class:`FaultsError`."""
+    """Return the recorded injection; None if it was removed during the read. Raises :class:`FaultsError`."""
     try:
         values = json.loads(path.read_text())
     except FileNotFoundError:
@@ -319,7 +321,7 @@ def was_read(path: Path) -> dict[str, Any] | None:
 
 
 def make_place(injection: Injection, place: Path | None = None) -> Path:
-    """The directory :attr:`Injection.place`, or another, made; it goes with the record."""
+    """Create the directory :attr:`Injection.place`, or another; it is removed with the record."""
     place = place or injection.place
     place.mkdir(mode=0o700, exist_ok=True)
     return place
@@ -327,7 +329,7 @@ def make_place(injection: Injection, place: Path | None = None) -> Path:
 
 @contextlib.contextmanager
 def locked(state_dir: Path) -> Iterator[None]:
-    """Only one process at a time makes a record. Raises :class:`FaultsError`."""
+    """Ensure that only one process at a time makes a record. Raises :class:`FaultsError`."""
     with _opened(state_dir, os.O_RDONLY | os.O_DIRECTORY) as lock:
         _lock(lock, f"{state_dir}: another {PROGRAM} is at work: try again")
         yield
@@ -360,7 +362,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def require_own(state_dir: Path) -> None:
-    """Records are obeyed by root: refuse those that others could have written. Raises :class:`FaultsError`."""
+    """Refuse records that other users could have written, because root obeys them. Raises :class:`FaultsError`."""
     try:
         status = state_dir.stat()
     except OSError:

@@ -1,6 +1,6 @@
-"""Faults of the mount: the disk is well, and the path leads elsewhere or to something read-only.
+"""Faults of the mount: the disk is healthy, and the path leads elsewhere or to a read-only mount.
 
-What is unmounted stays mounted at a hidden place: undoing needs no device, no options and no luck.
+An unmounted disk stays mounted at a hidden place, so that the undo needs neither device nor options.
 """
 
 import errno
@@ -19,7 +19,7 @@ _TMPFS_SIZE = "size=1m"
 
 
 def mount_here(injection: Injection) -> Mount:
-    """The mount to break. Raises :class:`FaultsError` when nothing is mounted there."""
+    """Return the mount to break. Raises :class:`FaultsError` if nothing is mounted there."""
     mount = mount_on(injection.target.mount_point)
     if mount is None:
         raise FaultsError(f"{injection.target.mount_point}: nothing is mounted there")
@@ -54,7 +54,7 @@ def _lay_over(injection: Injection) -> None:
 
 
 def _name(injection: Injection) -> str:
-    """By which a mount, or the memory under it, is known as this injection's."""
+    """Return the name that marks a mount, or the memory under it, as this injection's."""
     return FAULT_SOURCE + injection.id
 
 
@@ -63,11 +63,11 @@ def _is_ours(injection: Injection, mount: Mount) -> bool:
 
 
 def _make_other_disk(injection: Injection) -> None:
-    """A new file system of the same type; its loop device and its memory go with the last mount of it."""
+    """Make a new file system of the same type; its loop device and memory are freed with its last mount."""
     _keep_mounted(injection)
     fstype, disk = injection.target.fstype, injection.target.disk
     if disk is None:
-        return  # on somebody's host, which may lack the tools: a tmpfs
+        return  # a tmpfs on hosts without the tools
     place = make_place(injection, injection.other_place)
     disk.janitor(place, remove=True)
     memory = os.memfd_create(_name(injection))
@@ -139,7 +139,7 @@ def _bind_writable(injection: Injection) -> None:
     while (mount := mount_on(mount_point)) is not None and mount.mount_id != injection.details["mount_id"]:
         if mount.device != injection.details["device"] or "ro" not in mount.options:
             if injection.details["mount_id"] not in {below.mount_id for below in mounts_on(mount_point)}:
-                return  # somebody has unmounted it since
+                return  # unmounted by someone else since
             raise _in_the_way(injection, mount)
         syscalls.umount(mount_point, syscalls.MNT_DETACH)
     if mount is not None and mount.mount_id == injection.details["mount_id"] and mount.flags() != flags:

@@ -1,4 +1,4 @@
-"""The mount table, and who has files open on a mount: read from /proc, which never waits for a disk."""
+"""Mount table, and the processes with open files on a mount, read from /proc, which never waits for a disk."""
 
 import contextlib
 import errno
@@ -22,20 +22,20 @@ _ATIME = ("noatime", "relatime")
 OVER_MOUNT = "kjbod-over-mount"
 """Source of a tmpfs that hides a disk for a test."""
 FAULT_SOURCE = "kjbod-fault-"
-"""Start of the source of what a fault mounts."""
+"""Prefix of the source of a fault's mounts."""
 FAULT_MEMORY = f"memfd:{FAULT_SOURCE}"
-"""Start of the name of the memory under a disk that a fault puts in another one's place."""
+"""Prefix of the name of the memory under a disk that a fault mounts in place of another."""
 
 
 class Mount(NamedTuple):
     """A line of ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)).
 
     Attributes:
-        mount_id: as ``mnt_id`` in ``/proc/PID/fdinfo``.
+        mount_id: id as ``mnt_id`` in ``/proc/PID/fdinfo``.
         device: ``"major:minor"``.
-        root: the directory of the file system that is mounted here.
-        options: of this mount.
-        super_options: of the file system, whoever mounted it.
+        root: directory of the file system that is mounted here.
+        options: options of this mount.
+        super_options: options of the file system, common to all its mounts.
     """
 
     mount_id: int
@@ -48,19 +48,19 @@ class Mount(NamedTuple):
     super_options: tuple[str, ...]
 
     def flags(self) -> int:
-        """The MS_ flags of this mount, for a remount that is to change nothing else."""
+        """Return the MS_ flags of this mount, for a remount that changes nothing else."""
         flags = sum(flag for option, flag in _FLAGS.items() if option in self.options)
         return flags if any(option in self.options for option in _ATIME) else flags | syscalls.MS_STRICTATIME
 
     def is_writable(self) -> bool:
-        """Whether neither the mount nor the file system says that it takes no writes."""
+        """Return whether both the mount and the file system are writable."""
         return not {"ro", "emergency_ro", "shutdown"} & {*self.options, *self.super_options}
 
 
 def mounts(process: str = "self") -> list[Mount]:
-    """All mounts of this namespace, or of another process's, in the order in which they were made."""
+    """Return all mounts of this namespace, or of another process's, oldest first."""
     found = []
-    # A name may contain any control character but this one.
+    # A name may contain any control character except this one.
     for line in Path(f"/proc/{process}/mountinfo").read_bytes().split(b"\n")[:-1]:
         left, _, right = line.partition(b" - ")
         fields, behind = left.split(b" "), right.split(b" ")
@@ -80,12 +80,12 @@ def mounts(process: str = "self") -> list[Mount]:
 
 
 def mounts_on(mount_point: Path) -> list[Mount]:
-    """Mounts at exactly this place, the visible one last."""
+    """Return the mounts at exactly this place, the visible one last."""
     return [mount for mount in mounts() if mount.mount_point == mount_point]
 
 
 def mount_on(mount_point: Path) -> Mount | None:
-    """The mount that is visible at exactly this place: not one that is hidden because a parent was mounted over."""
+    """Return the visible mount at exactly this place, not one hidden because a parent was mounted over."""
     try:
         mount = _mount_of(mount_point)
     except OSError:
@@ -94,7 +94,7 @@ def mount_on(mount_point: Path) -> Mount | None:
 
 
 def mount_above(path: Path) -> Mount:
-    """The mount that a path without symbolic links lies on, or will when it is made. Raises OSError."""
+    """Return the mount of a path without symbolic links, which need not exist. Raises OSError."""
     for parent in (path, *path.parents):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if mount := _mount_of(parent):
@@ -103,7 +103,7 @@ def mount_above(path: Path) -> Mount:
 
 
 def _mount_of(path: Path) -> Mount | None:
-    """As the kernel resolves it, and not by the names in the table, of which some may be hidden. Raises OSError."""
+    """Return the mount as the kernel resolves it, because some names in the table may be hidden. Raises OSError."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         mount_id = _mount_id(Path(f"/proc/self/fdinfo/{fd}"))
@@ -113,7 +113,7 @@ def _mount_of(path: Path) -> Mount | None:
 
 
 def _backing_name(mount: Mount) -> str:
-    """Name of the file under its loop device; empty if it is on no such device. Loop numbers are re-used."""
+    """Return the name of the file under the mount's loop device; empty if there is none. Loop numbers are reused."""
     number = mount.source.removeprefix("/dev/loop")
     if not number.isdigit():
         return ""
@@ -125,20 +125,20 @@ def _backing_name(mount: Mount) -> str:
 
 
 def is_on_image(mount: Mount, image: str) -> bool:
-    """Whether it is on a loop device over a file of that name, which no other disk's image has."""
+    """Return whether the mount is on a loop device over a file of that name, which only one disk's image has."""
     return _backing_name(mount) == image
 
 
 def is_own(mount: Mount, image: str) -> bool:
-    """Whether it was made for the disk ``image``, or over it to hide it."""
+    """Return whether the mount was made for the disk ``image``, or over it to hide it."""
     name = _backing_name(mount)
     return name == image or name.startswith(FAULT_MEMORY) or mount.source.startswith((OVER_MOUNT, FAULT_SOURCE))
 
 
 def detach_own(mount_point: Path, image: str) -> Mount | None:
-    """Detach what is mounted at exactly this place, from the top, as long as it was made for the disk ``image``.
+    """Detach the mounts at exactly this place, from the top, as long as they were made for the disk ``image``.
 
-    Returns the mount of somebody else that ends it, or None when nothing is left. Raises OSError.
+    Returns the first foreign mount, or None if nothing is left. Raises OSError.
     """
     while (mount := mount_on(mount_point)) is not None:
         if not is_own(mount, image):
@@ -148,12 +148,12 @@ def detach_own(mount_point: Path, image: str) -> Mount | None:
 
 
 def mounts_below(mount_point: Path) -> list[Mount]:
-    """Mounts that would go along if this place were unmounted."""
+    """Return the mounts that would be detached with this place."""
     return [mount for mount in mounts() if mount_point in mount.mount_point.parents]
 
 
 def holders(mount_ids: set[int]) -> list[str]:
-    """Processes that have something open on these mounts: ``"1234 (java)"``. Only those that we may look into."""
+    """Return the processes with open files on these mounts: ``"1234 (java)"``. Only processes that we may inspect."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -163,10 +163,10 @@ def holders(mount_ids: set[int]) -> list[str]:
 
 
 def users(devices: set[str], detached_ids: set[int]) -> list[str]:
-    """Processes that have something open on the file systems of these devices, as :func:`holders`, also those that see
-    them in a mount namespace of their own, as a service does.
+    """Return the processes with open files on the file systems of these devices, like :func:`holders`. Includes
+    processes in another mount namespace, such as services.
 
-    :param detached_ids: of mounts of these file systems that may have been detached since: no table has those.
+    :param detached_ids: ids of mounts of these file systems that may be detached: no table lists those.
     """
     device_of: dict[int, str] = {}
     seen = set()
@@ -177,7 +177,7 @@ def users(devices: set[str], detached_ids: set[int]) -> list[str]:
                 device_of |= {mount.mount_id: mount.device for mount in mounts(entry.name)}
                 seen.add(namespace)
     ids = {mount_id for mount_id, device in device_of.items() if device in devices}
-    return holders(ids | (detached_ids - device_of.keys()))  # an id is given to another mount when the last user ends
+    return holders(ids | (detached_ids - device_of.keys()))  # ids are reused after the last user ends
 
 
 def _mount_id(fdinfo: Path) -> int | None:

@@ -1,4 +1,5 @@
-"""Orders to a disk's server: where they go, and the modes that they set. Small: each disk's server starts with it."""
+"""Orders to a disk's server: the socket for them, and the modes. A small module, because each disk's server
+loads it."""
 
 import contextlib
 import enum
@@ -9,11 +10,11 @@ from pathlib import Path
 CONTROL_SOCKET = "control"
 """Name of the control socket in a disk's directory."""
 MAX_ORDER_BYTES = 64 << 10
-"""The longest order, and the longest answer."""
+"""Maximum size of an order and of an answer."""
 
 
 class FaultMode(enum.StrEnum):
-    """Mode in which the disk answers the kernel. Where not said otherwise, other requests work."""
+    """Mode in which the disk answers the kernel. Other requests work unless noted."""
 
     OK = "ok"
     EIO = "eio"
@@ -22,19 +23,19 @@ class FaultMode(enum.StrEnum):
     EIO_WRITES = "eio-writes"
     """Writes and flushes fail."""
     HANG = "hang"
-    """Nothing is answered until another mode is set; then all that waited is answered in that mode."""
+    """No request is answered until another mode is set; then all waiting requests are answered in that mode."""
     HANG_WRITES = "hang-writes"
     ENOSPC = "enospc"
-    """Writes fail as those of a thin pool that is full."""
+    """Writes fail as on a full thin pool."""
     LOSE_WRITES = "lose-writes"
-    """Writes are acknowledged and forgotten, unless :meth:`DiskControl.recover_writes` ends it."""
+    """Writes are acknowledged and lost, unless :meth:`DiskControl.recover_writes` ends the mode."""
     FLIP_READS = "flip-reads"
     """The first byte of every read is wrong."""
 
 
 @contextlib.contextmanager
 def short_path(directory: Path) -> Iterator[str]:
-    """A name of ``directory`` that fits into the 107 bytes of a socket address, however deep the directory lies."""
+    """Yield a name of ``directory`` that fits into the 107 bytes of a socket address, however deep the directory is."""
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{fd}"

@@ -1,4 +1,4 @@
-"""The command's name in messages, and the command as a person can type it."""
+"""The name of the command in messages, in a form that a user can type."""
 
 import shlex
 import shutil
@@ -9,7 +9,7 @@ PROGRAM = "kjbod faults"
 
 
 def typed() -> str:
-    """The command to paste into a shell: with its path where the shell would not find the ``kjbod`` of this program."""
+    """Return the command to paste into a shell, with its path if the shell would not find this program's ``kjbod``."""
     here = Path(sys.executable).with_name("kjbod")
     found = shutil.which("kjbod")
     if not here.exists() or (found is not None and Path(found).samefile(here)):

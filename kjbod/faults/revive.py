@@ -1,4 +1,4 @@
-"""Getting a scratch disk back to work after a fault."""
+"""Return a scratch disk to work after a fault."""
 
 import contextlib
 import errno
@@ -24,17 +24,17 @@ _FSCK_MENDED = 1
 
 
 def loop_devices(image: Path) -> list[Path]:
-    """Loop devices on a file."""
+    """Return the loop devices on a file."""
     found = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):  # cleared while we looked
+        with contextlib.suppress(OSError):  # cleared during the check
             if backing.read_text().strip() == str(image):
                 found.append(Path("/dev") / backing.parts[3])
     return found
 
 
 def works(target: Target) -> bool:
-    """Whether a file can be written, made durable, read back from the device and removed."""
+    """Return whether a file can be written, made durable, read back from the device and removed."""
     mount = mount_on(target.mount_point)
     if mount is None or not mount.is_writable() or not is_on_image(mount, target.control.image_path().name):
         return False
@@ -57,7 +57,7 @@ def works(target: Target) -> bool:
 
 
 def _wait_until_released(image: Path, mount_ids: set[int]) -> bool:
-    """False as soon as it is clear that somebody keeps the file system although it is unmounted."""
+    """Return whether all users release the unmounted file system. Returns False as soon as one clearly keeps it."""
     started = time.monotonic()
     while loop_devices(image):
         waited = time.monotonic() - started
@@ -70,10 +70,10 @@ def _wait_until_released(image: Path, mount_ids: set[int]) -> bool:
 def revive(target: Target, repair: Callable[[], object] | None = None) -> None:
     """Unmount, ``repair`` the stored content, check it (ext4) and mount it again.
 
-    Whoever still has a file open gets EIO from then on: two file systems must not write to one disk.
+    Files that are still open get EIO from then on: two file systems must not write to one disk.
 
     Raises:
-        FaultsError: it cannot be mounted; says who is in the way.
+        FaultsError: the disk cannot be mounted; the text lists the processes in the way.
     """
     control = target.control
     image = control.image_path()
@@ -98,7 +98,7 @@ def revive(target: Target, repair: Callable[[], object] | None = None) -> None:
         _check_ext4(image)
     try:
         _mount_in_time(target, image)
-        with contextlib.suppress(OSError):  # e2fsck makes it, and Kafka refuses to start beside it
+        with contextlib.suppress(OSError):  # e2fsck makes the directory, and Kafka refuses to start with it
             (target.mount_point / "lost+found").rmdir()
     except OSError as error:
         blame = f"; stop what still holds the disk and undo again: {', '.join(in_the_way)}" if in_the_way else ""
@@ -117,8 +117,8 @@ def _mount_in_time(target: Target, image: Path) -> None:
 
 
 def _passes(fstype: str) -> frozenset[int]:
-    """Errors of a mount that may pass: of btrfs, while somebody is just letting go of the old mount, which has the same
-    id. It was seen to answer with EINVAL, too, once, while other disks were mounted beside it."""
+    """Return errors of a mount that may be temporary. btrfs reports them while a process is still releasing the old
+    mount with the same id. EINVAL was seen once too, while other disks were mounted beside it."""
     of_all = frozenset({errno.EBUSY, errno.EEXIST})
     return of_all | {errno.EINVAL} if fstype == "btrfs" else of_all
 
@@ -131,7 +131,7 @@ def _mount(target: Target, image: Path) -> None:
     except OSError as error:
         if target.fstype != "xfs" or error.errno != errno.EINVAL:
             raise
-        # Somebody still holds the old one, whose id is the same.
+        # A process still holds the old mount with the same id.
         syscalls.mount(str(device), target.mount_point, target.fstype, data="nouuid")
     finally:
         os.close(fd)
@@ -153,6 +153,6 @@ def _check_ext4(image: Path) -> None:
 
 
 def is_held(target: Target) -> bool:
-    """Whether somebody has something open on the disk."""
+    """Return whether a process has open files on the disk."""
     devices = {mount.device for mount in mounts_on(target.mount_point)}
     return bool(holders({mount.mount_id for mount in mounts() if mount.device in devices}))

@@ -1,4 +1,4 @@
-"""Scratch disks for operators: they outlive the command that made them, until ``disk remove`` or a reboot."""
+"""Scratch disks for operators: each exists until ``disk remove`` or a reboot, beyond the command that made it."""
 
 import contextlib
 import json
@@ -22,21 +22,21 @@ from kjbod.faults.program import PROGRAM
 from kjbod.files import write_atomically
 
 MAX_SIZE_BYTES = 64 << 30
-"""Content lives in memory, as far as it is written."""
+"""Maximum size; written content is in memory."""
 _RECORD = ".disk"
 _END_TIMEOUT_S = 20.0
 
 
 class ScratchDisk(Struct, frozen=True, kw_only=True):
-    """A disk, as on record.
+    """A recorded disk.
 
     Attributes:
         path: the mount point.
         log_dir: the log directory, there or below.
-        directory: of its server.
+        directory: directory of its server.
         image: name of the file under its loop device.
-        made: whether it was finished.
-        made_path: whether the mount point was made for it.
+        made: whether its creation was finished.
+        made_path: whether the mount point was created for it.
     """
 
     id: str
@@ -52,13 +52,13 @@ class ScratchDisk(Struct, frozen=True, kw_only=True):
     made_path: bool
 
     def target(self) -> Target:
-        """To inject faults into."""
+        """Return the target for injections."""
         mount = mount_on(self.path)
         device = None if mount is None else Path(mount.source)
         return Target(self.log_dir, self.path, self.fstype, DiskControl(self.directory), device)
 
     def is_alive(self) -> bool:
-        """Whether its server answers."""
+        """Return whether its server answers."""
         try:
             DiskControl(self.directory).state()
         except DiskGoneError:
@@ -78,7 +78,7 @@ def _directory(state_dir: Path, disk_id: str) -> Path:
 
 
 def list_disks(state_dir: Path) -> list[ScratchDisk]:
-    """All scratch disks on record, the oldest first. Raises :class:`FaultsError` for an unreadable record."""
+    """Return all recorded scratch disks, oldest first. Raises :class:`FaultsError` for an unreadable record."""
     require_own(state_dir)
     found = []
     for path in state_dir.glob(f"*{_RECORD}"):
@@ -93,16 +93,16 @@ def list_disks(state_dir: Path) -> list[ScratchDisk]:
 
 
 def find_disk(path: Path, state_dir: Path) -> ScratchDisk | None:
-    """The scratch disk that an absolute path lies on. The path itself is not touched: the disk may hang."""
+    """Return the scratch disk of an absolute path. The path itself is not read, because the disk may hang."""
     on = [disk for disk in list_disks(state_dir) if disk.path == path or disk.path in path.parents]
     return max(on, key=lambda disk: (len(disk.path.parts), disk.since_ms), default=None)
 
 
 def create_disk(path: Path, *, fstype: str, size_bytes: int | None, log_dir: str, state_dir: Path) -> ScratchDisk:
-    """Make a disk and mount it at ``path``, which is made if it does not exist.
+    """Make a disk and mount it at ``path``, which is created if it does not exist.
 
     Raises:
-        FaultsError: the machine cannot do it, or something is there already.
+        FaultsError: the machine cannot do it, or the path is in use.
     """
     require_name(log_dir)
     require_real_disks(fstype)
@@ -152,7 +152,7 @@ def _save(disk: ScratchDisk, state_dir: Path) -> None:
 
 
 def require_name(log_dir: str) -> None:
-    """Raise :class:`UsageError` for a log directory that would not lie on the disk, or deep in it."""
+    """Raise :class:`UsageError` for a log directory that would not be on the disk, or too deep in it."""
     if ".." in Path(log_dir).parts or Path(log_dir).is_absolute() or len(Path(log_dir).parts) > 1:
         raise UsageError(f"--log-dir {log_dir}: give the name of one directory on the disk")
 
@@ -167,9 +167,9 @@ def _check_place(path: Path) -> None:
 
 
 def users_of(disk: ScratchDisk, injections: Sequence[Injection]) -> list[str]:
-    """Processes that have something open on it: ``"1234 (java)"``. None when it is dead: nobody uses that.
+    """Return the processes with open files on the disk: ``"1234 (java)"``. A dead disk has none.
 
-    :param injections: into this disk. What one has unmounted may still be open.
+    :param injections: injections into this disk. Mounts that they detached may still be in use.
     """
     if not disk.is_alive():
         return []
@@ -178,9 +178,9 @@ def users_of(disk: ScratchDisk, injections: Sequence[Injection]) -> list[str]:
 
 
 def remove_disk(disk: ScratchDisk, state_dir: Path) -> None:
-    """Unmount it and take it away with its content; also what a killed server or a reboot left of it.
+    """Unmount and remove a disk with its content, including the remains after a killed server or a reboot.
 
-    What somebody else has mounted at its place stays. Raises :class:`FaultsError` when something is mounted below it.
+    Mounts of others at its place stay. Raises :class:`FaultsError` if something is mounted below it.
     """
     mount = mount_on(disk.path)
     if (below := mounts_below(disk.path)) and mount is not None and is_on_image(mount, disk.image):

@@ -1,4 +1,4 @@
-"""State of an injection, and what is the matter where it does not end as it was to."""
+"""State of an injection, and the reason if it will not end as planned."""
 
 import shlex
 import time
@@ -12,7 +12,7 @@ from kjbod.faults.program import typed
 from kjbod.faults.watchdog import is_watched
 
 _GRACE_MS = 5000
-"""Time that an undo may take."""
+"""Time limit of an undo."""
 
 
 class State(Struct, frozen=True):
@@ -20,7 +20,7 @@ class State(Struct, frozen=True):
 
     Attributes:
         name: ``injected``, ``half done``, ``overdue`` or ``gone``.
-        trouble: why it will not end without a person; empty when all is as it is to be.
+        trouble: reason why it will not end without an operator; empty if all is as planned.
     """
 
     name: str
@@ -28,7 +28,8 @@ class State(Struct, frozen=True):
 
 
 def state_of(injection: Injection) -> State:
-    """The state now. It may have ended meanwhile: only for a record that is there afterwards is it true."""
+    """Return the current state. It is valid only if the record still exists afterwards, because the injection may have
+    ended."""
     if _is_gone(injection):
         where = (
             "" if injection.state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(injection.state_dir))}"
@@ -46,7 +47,7 @@ def _trouble(injection: Injection, late_ms: float | None) -> str:
         return f"could not be undone: {injection.undo_error}"
     if late_ms is None:
         return ""
-    # Before it is done its timer may only be starting.
+    # Before the injection is done, its timer may still be starting.
     if (injection.done or late_ms > _GRACE_MS) and not is_watched(injection):
         return "its timer is gone: run undo"
     return "its timer has not undone it yet" if late_ms > _GRACE_MS else ""

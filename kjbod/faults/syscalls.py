@@ -1,4 +1,4 @@
-"""The few system calls that the rig needs and Python does not have.
+"""System calls that the fault injection needs and Python lacks.
 
 Sources: mount(2), umount(2), loop(4), ioctl_fs(2), ``linux/loop.h``, ``linux/fs.h``.
 """
@@ -65,7 +65,7 @@ def umount(target: Path, flags: int = 0) -> None:
 
 
 def umount_all(target: Path, limit: int = 16) -> int:
-    """Detach whatever is mounted on ``target``, over-mounts included; how many mounts there were."""
+    """Detach all mounts on ``target``, over-mounts included, and return their number."""
     for count in range(limit):
         try:
             umount(target, MNT_DETACH)
@@ -77,9 +77,10 @@ def umount_all(target: Path, limit: int = 16) -> int:
 
 
 def filesystem_id(path: Path, fstype: str) -> str:
-    """Id that tells the file system of the directory ``path`` from all others, also after a reboot. Raises OSError.
+    """Return an id that distinguishes the file system of the directory ``path`` from all others, even after a reboot.
+    Raises OSError.
 
-    ext4 and btrfs make their ``f_fsid`` of the UUID; that of XFS is just the device number (statfs(2)).
+    ext4 and btrfs derive their ``f_fsid`` from the UUID; that of XFS is only the device number (statfs(2)).
     """
     if fstype != "xfs":
         return f"{os.statvfs(path).f_fsid:016x}"
@@ -91,10 +92,11 @@ def filesystem_id(path: Path, fstype: str) -> str:
 
 
 def disk_sequence(device: Path) -> int | None:
-    """A number that no other disk of this boot has had, not even one that got the same device (Linux 5.15), or None."""
+    """Return a number that no other disk of this boot has had, not even one with the same device (Linux 5.15),
+    or None."""
     number = os.stat(device).st_rdev
     place = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
-    for directory in (place, place.parent):  # a partition's is its disk's
+    for directory in (place, place.parent):  # a partition uses the number of its disk
         try:
             return int((directory / "diskseq").read_text())
         except (OSError, ValueError):
@@ -111,17 +113,17 @@ def _directory_ioctl(path: Path, request: int, argument: int | bytes) -> None:
 
 
 def shutdown_filesystem(path: Path) -> None:
-    """FS_IOC_SHUTDOWN without a log flush: ext4 and xfs answer EIO to everything from now on."""
+    """Shut down the file system without a log flush (FS_IOC_SHUTDOWN): ext4 and xfs then answer EIO to everything."""
     _directory_ioctl(path, _FS_IOC_SHUTDOWN, struct.pack("I", _SHUTDOWN_NOLOGFLUSH))
 
 
 def freeze(path: Path) -> None:
-    """FIFREEZE: writers wait in the kernel until :func:`thaw`."""
+    """Freeze the file system (FIFREEZE): writers wait in the kernel until :func:`thaw`."""
     _directory_ioctl(path, _FIFREEZE, 0)
 
 
 def thaw(path: Path) -> bool:
-    """FITHAW; False when the file system was not frozen."""
+    """Thaw the file system (FITHAW). Return False if it was not frozen."""
     try:
         _directory_ioctl(path, _FITHAW, 0)
     except OSError as error:
@@ -132,7 +134,7 @@ def thaw(path: Path) -> bool:
 
 
 def inode_flags(path: Path) -> int:
-    """FS_IOC_GETFLAGS, what ``lsattr`` shows. Raises OSError."""
+    """Return the inode flags (FS_IOC_GETFLAGS), as ``lsattr`` shows them. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return int(struct.unpack("=i", fcntl.ioctl(fd, _FS_IOC_GETFLAGS, bytes(4)))[0])
@@ -141,7 +143,7 @@ def inode_flags(path: Path) -> int:
 
 
 def set_inode_flags(path: Path, flags: int) -> None:
-    """FS_IOC_SETFLAGS, what ``chattr`` does. Raises OSError."""
+    """Set the inode flags (FS_IOC_SETFLAGS), as ``chattr`` does. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(fd, _FS_IOC_SETFLAGS, struct.pack("=i", flags))
@@ -150,12 +152,12 @@ def set_inode_flags(path: Path, flags: int) -> None:
 
 
 def forget_buffers(device: Path) -> None:
-    """BLKFLSBUF: write back and forget what the kernel keeps of a block device, ext4's metadata among it."""
+    """Write back and drop the kernel's buffers of a block device (BLKFLSBUF), including ext4's metadata."""
     _device_ioctl(device, _BLKFLSBUF)
 
 
 def update_loop_capacity(device: Path) -> None:
-    """LOOP_SET_CAPACITY: have a loop device take over the size of its file, also under a mounted file system."""
+    """Make a loop device use the current size of its file (LOOP_SET_CAPACITY), even under a mounted file system."""
     _device_ioctl(device, _LOOP_SET_CAPACITY)
 
 
@@ -177,10 +179,10 @@ def sync_filesystem(path: Path) -> None:
 
 
 def attach_loop(backing: Path) -> tuple[Path, int]:
-    """A new loop device over ``backing``: its path, and an open descriptor that keeps it.
+    """Create a loop device over ``backing``. Return its path, and an open descriptor that keeps it.
 
-    The device clears itself at its last close (LO_FLAGS_AUTOCLEAR, set by the same call that binds it), so that even a
-    SIGKILL between this call and the mount leaves no device behind. Close the descriptor once something is mounted.
+    The device clears itself at its last close (LO_FLAGS_AUTOCLEAR, set by the same call that binds it). So not even a
+    SIGKILL between this call and the mount leaves a device behind. Close the descriptor once something is mounted.
     """
     backing_fd = os.open(backing, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -203,7 +205,7 @@ def _attach_free_loop(backing_fd: int, backing: Path) -> tuple[Path, int]:
             fcntl.ioctl(fd, _LOOP_CONFIGURE, config)
         except OSError as error:
             os.close(fd)
-            if error.errno == errno.EBUSY:  # somebody else took it between the two calls
+            if error.errno == errno.EBUSY:  # another process took it between the two calls
                 continue
             raise
         return device, fd
@@ -211,9 +213,9 @@ def _attach_free_loop(backing_fd: int, backing: Path) -> tuple[Path, int]:
 
 
 def become_io_flusher() -> None:
-    """Tell the kernel that its own write-back waits for this process (prctl PR_SET_IO_FLUSHER), where it lets us.
+    """Tell the kernel that its own write-back waits for this process (prctl PR_SET_IO_FLUSHER), if it permits that.
 
-    Without it an allocation here could wait for the very pages that only we can write. It needs CAP_SYS_RESOURCE, which
-    root in a container may lack; the memory a rig uses makes the case remote.
+    Otherwise an allocation here could wait for pages that only this process can write. It needs CAP_SYS_RESOURCE, which
+    root in a container may lack. With the little memory used here the case is rare.
     """
     _libc.prctl(_PR_SET_IO_FLUSHER, 1, 0, 0, 0)

@@ -1,7 +1,7 @@
-"""Undoes a fault after its time, whatever became of the terminal: ``python -m kjbod.faults.watchdog DIR ID``.
+"""Undo a fault after its time, even if the terminal is closed: ``python -m kjbod.faults.watchdog DIR ID``.
 
-A process of its own in a session of its own. It ends early when the fault is undone by somebody else, and undoes at
-once when it is told to end.
+The watchdog is a process in its own session. It ends early if someone else undoes the fault, and undoes the fault at
+once if it is told to end.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _RETRY_MAX_S = 30.0
 
 
 def watch(injection: Injection) -> None:
-    """Start the watchdog of an injection; returns when it watches. Raises :class:`FaultsError`."""
+    """Start the watchdog of an injection; returns when it is active. Raises :class:`FaultsError`."""
     with open(injection.log, "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kjbod.faults.watchdog", str(injection.state_dir), injection.id],
@@ -45,13 +45,13 @@ def watch(injection: Injection) -> None:
 
 
 def is_watched(injection: Injection) -> bool:
-    """Whether its watchdog lives. A lock tells, which ends with the process however that dies."""
+    """Return whether its watchdog lives. The watchdog holds a lock, which any end of the process releases."""
     try:
         fd = os.open(injection.log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # it is not ours to read: say nothing of it
+        return True  # the file is not readable for this user: assume the watchdog lives
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -63,7 +63,7 @@ def is_watched(injection: Injection) -> bool:
 
 @contextlib.contextmanager
 def _locked(injection: Injection) -> Iterator[None]:
-    """For :func:`is_watched`. Not on standard error, which the watchdog's own children have too."""
+    """Hold the lock for :func:`is_watched`. Not on standard error, which the watchdog's children inherit."""
     fd = os.open(injection.log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -73,11 +73,11 @@ def _locked(injection: Injection) -> Iterator[None]:
 
 
 _started: list[subprocess.Popen[bytes]] = []
-"""Meant to go on: referenced for ever, since a Popen that is collected complains about its child."""
+"""Watchdogs that must continue: kept referenced, because a Popen that is collected complains about its child."""
 
 
 class _Told(Exception):  # noqa: N818  not an error
-    """By a signal."""
+    """A signal told the watchdog to end."""
 
 
 def _tell(_number: int, _frame: FrameType | None) -> None:
@@ -85,7 +85,7 @@ def _tell(_number: int, _frame: FrameType | None) -> None:
 
 
 def _wait(injection: Injection) -> None:
-    """Until its time has come, or it is no longer on record."""
+    """Wait until the time of the injection is over, or its record is gone."""
     remaining_s = (injection.until_ms or 0) / 1000 - time.time()
     deadline = time.monotonic() + remaining_s
     while injection.record.exists() and time.monotonic() < deadline:
@@ -93,7 +93,7 @@ def _wait(injection: Injection) -> None:
 
 
 def main(state_dir: Path, injection_id: str) -> int:
-    """Exit code 0 when the fault is gone."""
+    """Run the watchdog. Exit code 0 when the fault is gone."""
     record = state_dir / f"{injection_id}.fault"
     injection = read_record(record)
     if injection is None:
