@@ -1,9 +1,9 @@
-"""Connections that a listener takes: so many in all and of one address, so many in a second, and, where clients have
-to show who they are, so many that have not.
+"""Limits on accepted connections of a listener: in total, per address, per second and, with TLS or SASL, of connections
+that are not authenticated.
 
-Where none of the latter places is left, a newcomer gets that of the connection which has said nothing for longest, else
-of the one which has tried to log in for longest, :data:`LOGIN_GRACE_MS` at least. So those who hold places for nothing,
-from however many addresses, keep nobody out who logs in at once.
+When all unauthenticated slots are taken, a new connection replaces the one that has been silent for longest. If none is
+silent, it replaces the one that has been logging in for longest, after at least :data:`LOGIN_GRACE_MS`. So idle
+connections from any number of addresses cannot keep out clients that log in at once.
 """
 
 import itertools
@@ -15,17 +15,17 @@ from kjbod.wire.limits import Limits
 from kjbod.wire.pressure import Addresses, Rate
 
 LOGIN_GRACE_MS: Final = 2_000
-"""For so long a handshake and a login that were begun are let alone, whoever else wants the place."""
+"""Time in which a handshake or a login in progress is not replaced."""
 _ASKED_AT_ONCE: Final = 8
-"""Of those who are silent, to give way to one newcomer: most of them will."""
+"""Number of silent connections that are asked to give way to one new connection; most of them do."""
 
 
 class Admission:
-    """The place of a connection. Made by :meth:`Admissions.enter`.
+    """Slot of a connection, made by :meth:`Admissions.enter`.
 
     Attributes:
-        wait_ms: for so long it is not read from, since connections come faster than they may.
-        deadline_ms: monotonic milliseconds until which TLS handshake and login are to be done.
+        wait_ms: time before it is read from, because connections arrive faster than the allowed rate.
+        deadline_ms: monotonic milliseconds by which TLS handshake and login must be done.
     """
 
     def __init__(self, admissions: "Admissions", host: str, wait_ms: float, deadline_ms: int) -> None:
@@ -38,30 +38,30 @@ class Admission:
         self.deadline_ms = deadline_ms
 
     def left_s(self, now_ms: int) -> float:
-        """Seconds until that moment; never none, which would be for ever to some."""
+        """Return the seconds until the deadline; never 0, which some calls treat as no limit."""
         return max(0.001, (self.deadline_ms - now_ms) / 1000)
 
     def waits(self, gives_way: Callable[[], bool] | None) -> None:
-        """Its client has said nothing yet: ``gives_way`` ends it, or finds that it has; None: it has, and it is our
-        turn."""
+        """Note that the client has sent nothing yet. ``gives_way`` ends the connection, or returns False if the client
+        has sent data. None: the client has sent data and the connection may start."""
         if gives_way is None:
             self._admissions.silent.pop(self, None)
         else:
             self._admissions.silent[self] = gives_way
 
     def begins(self, end: Callable[[], None], now_ms: int) -> None:
-        """Its client begins a handshake or a login, or goes on with it; ``end`` ends it."""
+        """Note that the client begins or continues a handshake or a login; ``end`` closes the connection."""
         if self._is_logging_in:
             if self._begun_ms is None:
                 self._begun_ms = now_ms
             self._admissions.trying[self] = end
 
     def gives_way(self, now_ms: int) -> bool:
-        """Whether it has tried for long enough."""
+        """Return whether the connection has tried for long enough to be replaced."""
         return self._begun_ms is not None and now_ms - self._begun_ms >= LOGIN_GRACE_MS
 
     def logged_in(self) -> None:
-        """Its client has shown who it is: the place among those who have not is another one's."""
+        """Release the unauthenticated-connection slot after a login."""
         if self._is_logging_in:
             self._is_logging_in = False
             self._admissions.logging_in -= 1
@@ -69,7 +69,7 @@ class Admission:
             self._admissions.trying.pop(self, None)
 
     def leave(self) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended."""
         self.logged_in()
         if not self._has_left:
             self._has_left = True
@@ -77,18 +77,18 @@ class Admission:
 
 
 class Admissions:
-    """Places of a listener.
+    """Slots of a listener.
 
     Args:
-        limits: how many there are.
-        clock: for the rate, and for deadlines.
-        secured: whether clients have to show who they are.
+        limits: numbers of slots.
+        clock: clock for the rate and for deadlines.
+        secured: whether clients must authenticate.
 
     Attributes:
-        count: connections that have a place.
-        logging_in: those of them whose clients have not shown who they are.
-        silent: those of these who have said nothing, the first to come first; how to have them give way.
-        trying: those who have begun to log in, the first first; how to end them.
+        count: connections with a slot.
+        logging_in: those whose clients are not authenticated.
+        silent: unauthenticated connections without data so far, oldest first, with a function to make each give way.
+        trying: connections that have begun to log in, oldest first, with a function to end each.
     """
 
     def __init__(self, limits: Limits, clock: Clock, *, secured: bool) -> None:
@@ -104,7 +104,7 @@ class Admissions:
         self.trying: dict[Admission, Callable[[], None]] = {}
 
     def enter(self, host: str) -> Admission | str:
-        """A place for a connection from ``host``, or why there is none."""
+        """Return a slot for a connection from ``host``, or the reason why there is none."""
         limits = self._limits
         if self.count >= limits.max_connections:
             return f"there are {self.count} connections already"
@@ -124,7 +124,7 @@ class Admissions:
         return made
 
     def _made_room(self, now_ms: int) -> bool:
-        """Whether somebody who has not logged in has given way."""
+        """Return whether an unauthenticated connection has given way."""
         for gives_way in list(itertools.islice(self.silent.values(), _ASKED_AT_ONCE)):
             if gives_way():
                 return True
@@ -136,6 +136,6 @@ class Admissions:
         return True
 
     def left(self, host: str) -> None:
-        """A connection from ``host`` has ended."""
+        """Note that a connection from ``host`` has ended."""
         self.count -= 1
         self._addresses.leave(host)

@@ -1,4 +1,4 @@
-"""The APIs that kjbod speaks, and what their messages stand on; :mod:`kjbod.wire.messages` offers all of it."""
+"""APIs of kjbod, and the base classes of their messages; :mod:`kjbod.wire.messages` re-exports all of them."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -9,7 +9,7 @@ from msgspec import Struct
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 AUTHORIZED_OPERATIONS_OMITTED = -(2**31)
-"""``clusterAuthorizedOperations`` and the like when the client did not ask."""
+"""Value of ``clusterAuthorizedOperations`` and similar fields if the client did not ask."""
 
 
 class ApiKey(IntEnum):

@@ -1,14 +1,14 @@
 """A Kafka client connection on asyncio.
 
-No tasks: the event loop calls the protocol, the protocol resolves futures. So there is nothing that could leak when a
-caller is cancelled or a connection is closed. A request that was cancelled keeps its place in the queue, and its answer
-is thrown away when it comes.
+There are no tasks: the event loop calls the protocol, and the protocol resolves futures. So a cancelled caller or a
+closed connection leaks nothing. A cancelled request keeps its place in the queue, and its answer is dropped when it
+arrives.
 
-A request that times out ends the connection, as in Kafka's ``NetworkClient``: answers come in order, so that nothing
-behind it would come either.
+A request that times out ends the connection, as in Kafka's ``NetworkClient``: answers arrive in order, so later answers
+would not arrive either.
 
-A login that holds for a time only (KIP-368) is renewed before the first request behind seventeen twentieths of it, and
-no other request leaves meanwhile: between SaslHandshake and the last SaslAuthenticate a server takes nothing else.
+A login with a limited time (KIP-368) is renewed before the first request after 85 % of that time. No other request is
+sent during the renewal: between SaslHandshake and the last SaslAuthenticate a server accepts nothing else.
 """
 
 import asyncio
@@ -64,14 +64,15 @@ __all__ = [
 ]
 
 GREETING_BYTES_MAX: Final = 1024 * 1024
-"""An answer of a peer that we do not know yet: versions take some kilobytes."""
+"""Maximum size of an answer of an unknown peer: versions take some kilobytes."""
 MAX_IN_FLIGHT = 64
-"""Requests of one connection that may wait for answers at a time; further ones wait for their turn."""
+"""Maximum requests of one connection that wait for answers; further ones wait to be sent."""
 _CLOSE_TIMEOUT_S = 1.0
 _RENEWED_AFTER_MS: Final = 1_100
-"""A server takes no second login within a second (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
+"""A server accepts no second login within a second (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
 _RENEWED_AT: Final = 0.85
-"""Of a session's time (``ReauthenticationInfo.calcCompletionTimesAndReturnSessionLifetimeMs``, at the earliest)."""
+"""Fraction of a session's time after which it is renewed
+(``ReauthenticationInfo.calcCompletionTimesAndReturnSessionLifetimeMs``, at the earliest)."""
 
 
 class Connection:
@@ -94,7 +95,7 @@ class Connection:
         self._renewing = asyncio.Lock()
         self._closed_here = False
         self.logins = 0
-        """How often the login was renewed."""
+        """Number of login renewals."""
         self._renew_at_ms = self._renewed_at_ms(session_ms)
 
     @classmethod
@@ -114,12 +115,12 @@ class Connection:
     ) -> Self:
         """Resolve, connect, shake hands, agree on versions and log in, all within ``connect_timeout_ms``.
 
-        ``address`` is connected to, where it is given, and ``host`` only is the name that a certificate must have.
+        If ``address`` is given, connect to it; ``host`` is then only the name that the certificate must have.
 
         Raises:
-            AuthenticationFailed: one of both does not believe the other one.
-            ForeignPeer: it speaks TLS and we do not, or the other way round, or HTTP, or anything else.
-            Disconnected: no address (yet), refused, unreachable, closed, or no sensible answer.
+            AuthenticationFailed: one side does not trust the other.
+            ForeignPeer: the peer speaks another protocol: TLS against plain text, HTTP, or anything else.
+            Disconnected: no address (yet), refused, unreachable, closed, or no valid answer.
             UnsupportedVersionError: the peer has no version of ApiVersions that kjbod has.
         """
         deadline_ms = clock.monotonic_ms() + connect_timeout_ms
@@ -163,7 +164,7 @@ class Connection:
 
     @classmethod
     async def _require_no_plain_text(cls, peer: str, address: tuple[str, int], clock: Clock, timeout_ms: int) -> None:
-        """Ask a peer that broke off the TLS handshake whether it answers in plain text.
+        """Check whether a peer that broke off the TLS handshake answers in plain text.
 
         Raises:
             ForeignPeer: it does.
@@ -182,30 +183,31 @@ class Connection:
 
     @property
     def features(self) -> Features:
-        """The features that the peer told of when the connection was opened."""
+        """The features that the peer reported when the connection was opened."""
         return self._protocol.machine.features
 
     @property
     def peer(self) -> str:
-        """``host:port`` as it was asked for."""
+        """``host:port`` as requested."""
         return self._protocol.peer
 
     @property
     def closed(self) -> bool:
-        """Whether no further request can be sent."""
+        """Whether the connection is closed for further requests."""
         return self._protocol.lost.done() or self._transport.is_closing()
 
     @property
     def unheard_bytes(self) -> int:
-        """Bytes of requests that the peer's kernel has not acknowledged yet (``SIOCOUTQ``, tcp(7)): what is left after
-        seconds was lost on the way, or its host is gone. A process that is busy or frozen has its kernel hear them."""
+        """Bytes of requests that the peer's kernel has not acknowledged (``SIOCOUTQ``, tcp(7)). If any remain after
+        seconds, they were lost on the way, or the host is gone. A busy or frozen process does not matter: its kernel
+        acknowledges them."""
         return self._protocol.unheard_bytes
 
     def version_of(self, api_key: ApiKey) -> int:
-        """The highest version that both sides know.
+        """Return the highest common version.
 
         Raises:
-            UnsupportedVersionError: there is none.
+            UnsupportedVersionError: no common version.
         """
         return self._protocol.machine.version_of(api_key)
 
@@ -242,11 +244,11 @@ class Connection:
         return self._security is None or self._security.settings.login is None
 
     async def _require_no_sasl(self) -> None:
-        """Whether a peer that closed the connection at the first request waits for a login, as servers do to who has
-        none (``SaslServerAuthenticator``).
+        """Check whether a peer that closed the connection at the first request requires a login. Servers with SASL
+        close such connections (``SaslServerAuthenticator``).
 
         Raises:
-            ForeignPeer: it asks for SASL.
+            ForeignPeer: the peer requires SASL.
         """
         offered: tuple[str, ...] = ()
         at, host = self._protocol.address, self.peer.rpartition(":")[0]
@@ -266,13 +268,13 @@ class Connection:
             raise ForeignPeer(f"{self.peer} asks for SASL ({', '.join(offered)}), and it was asked without: {WHERE}")
 
     def _renewed_at_ms(self, session_ms: int) -> int | None:
-        """The monotonic time from which on the login is to be renewed; None: it holds for as long as the connection."""
+        """Return the monotonic time at which the login must be renewed; None: it is valid as long as the connection."""
         if session_ms <= 0:
             return None
         return self._clock.monotonic_ms() + max(_RENEWED_AFTER_MS, int(session_ms * _RENEWED_AT))
 
     async def _renew_login(self) -> None:
-        """Log in again, where it is time for it; others wait."""
+        """Log in again if it is time; other requests wait."""
         async with self._renewing:
             if self._renew_at_ms is None or self._clock.monotonic_ms() < self._renew_at_ms:
                 return
@@ -280,7 +282,7 @@ class Connection:
             try:
                 self._renew_at_ms = self._renewed_at_ms(await log_in(self._protocol, self._security))
                 self.logins += 1
-            except BaseException as error:  # half a login is none
+            except BaseException as error:  # a partial login is no login
                 broken = Disconnected(f"the login at {self.peer} was not renewed")
                 self._protocol.fail(error if isinstance(error, Disconnected) else broken)
                 raise
@@ -289,7 +291,7 @@ class Connection:
         """Close the connection. Requests in flight fail with :class:`Disconnected`."""
         self._closed_here = True
         self._protocol.fail(Disconnected(f"the connection to {self.peer} was closed"))
-        # a TLS peer that does not say goodbye, or does not read, is not waited for
+        # do not wait for a TLS peer that does not close its side, or does not read
         await asyncio.wait({self._protocol.lost}, timeout=_CLOSE_TIMEOUT_S)
         self._transport.abort()
 
@@ -301,15 +303,15 @@ class Connection:
 
 
 def _reason(error: OSError) -> str:
-    """The kernel's words for it: asyncio puts its own, without the reason, into ``strerror``."""
+    """Return the kernel's text for an error: asyncio puts its own text, without the reason, into ``strerror``."""
     if error.errno and not isinstance(error, ssl.SSLError):
         return os.strerror(error.errno)
     return error.strerror or str(error)
 
 
 def _of_our_certificate(security: "Security | None") -> str:
-    """Doubt about a server that has closed the connection right behind the TLS handshake, as many do to a client whose
-    certificate they do not take."""
+    """Return a hint about our certificate if a server closed the connection right after the TLS handshake: many do that
+    to a client whose certificate they refuse."""
     tls = None if security is None else security.settings.tls
     if security is None or tls is None:
         return ""
@@ -320,21 +322,21 @@ def _of_our_certificate(security: "Security | None") -> str:
 
 
 def opened_with(security: "Security") -> "functools.partial[Coroutine[Any, Any, Connection]]":
-    """:meth:`Connection.open` with this security, for those who open connections again and again."""
+    """Return :meth:`Connection.open` with this security, for repeated use."""
     return functools.partial(Connection.open, security=security)
 
 
 async def _connect(
     found: Resolved, port: int, protocol: "_ClientProtocol", ssl_context: ssl.SSLContext | None, host: str
 ) -> asyncio.Transport:
-    """To the first address that takes the connection.
+    """Connect to the first address that accepts.
 
     Raises:
-        OSError: of the last one; none does.
+        OSError: no address accepts; the error is that of the last one.
     """
     loop = asyncio.get_running_loop()
     server_hostname = None if ssl_context is None else host
-    goodbye_s = None if ssl_context is None else _CLOSE_TIMEOUT_S  # a peer that hangs says none
+    goodbye_s = None if ssl_context is None else _CLOSE_TIMEOUT_S  # a hung peer does not close its side
     for number, address in enumerate(found.addresses, start=1):
         try:
             transport, _ = await loop.create_connection(
@@ -354,13 +356,13 @@ async def _connect(
 
 
 def _doubt(host: str, found: Resolved) -> str:
-    """Words of doubt about addresses that are not new."""
+    """Return a hint that the addresses are not new."""
     where = ", ".join(found.addresses)
     return f" (at {where}, its last known address: cannot resolve {host}: {found.doubt})" if found.doubt else ""
 
 
 def _software() -> tuple[str, str]:
-    """Name and version in the alphabet that KIP-511 allows."""
+    """Return name and version in the alphabet that KIP-511 allows."""
     return "kjbod", re.sub(r"[^a-zA-Z0-9.]", "-", kjbod.__version__).strip("-.") or "0"
 
 
@@ -373,39 +375,39 @@ async def _negotiate(machine: ClientConnection, protocol: "_ClientProtocol") -> 
         again = machine.negotiated(answer)
         if again is None:
             return
-        if version is not None:  # whatever it offers now, or it is asked without end
+        if version is not None:  # whatever it offers now, or it would be asked without end
             raise RemoteProtocolError(f"it offers ApiVersions {version} and refuses it")
         version = again
 
 
 class _ClientProtocol(asyncio.Protocol):
-    """Feeds the machine and resolves the futures of those who wait, in the order of their requests."""
+    """Feeds the state machine and resolves the waiting futures in the order of their requests."""
 
     def __init__(self, machine: ClientConnection, peer: str) -> None:
         self.machine = machine
         self.peer = peer
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the transport is gone."""
+        """Done when the transport is closed."""
         self.writable = asyncio.Event()
         self.writable.set()
         self._waiting: deque[asyncio.Future[ResponseBody]] = deque()
         self._transport: asyncio.Transport | None = None
         self._error: Disconnected | None = None
         self.address: tuple[str, int] | None = None
-        """Of the peer, as numbers."""
+        """Address and port of the peer."""
         self.answered = 0
-        """Answers that came."""
+        """Number of answers."""
         self.greetings = 0
-        """Of them those to the questions that open a connection."""
+        """Number of answers to the requests that open a connection."""
 
     async def exchange(self, message: RequestBody[Any], version: int | None) -> ResponseBody:
-        """The answer to ``message``."""
+        """Return the answer to ``message``."""
         if self._error is not None:
             raise type(self._error)(str(self._error))
         return await self.ask(*self.machine.send(message, version))
 
     def ask(self, correlation_id: int, data: bytes) -> asyncio.Future[ResponseBody]:
-        """Write ``data``, a request; the future is its answer."""
+        """Write the request ``data``, and return a future of its answer."""
         del correlation_id  # answers come in order; the machine checks
         answer: asyncio.Future[ResponseBody] = asyncio.get_running_loop().create_future()
         if self._transport is None or self._error is not None:
@@ -416,7 +418,7 @@ class _ClientProtocol(asyncio.Protocol):
         return answer
 
     def fail(self, error: Disconnected) -> None:
-        """Close the transport; whoever waits gets ``error``. Only the first error counts."""
+        """Close the transport; waiting callers get ``error``. Only the first error counts."""
         if self._error is None:
             self._error = error
         if self._transport is not None:
@@ -430,7 +432,7 @@ class _ClientProtocol(asyncio.Protocol):
             answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(type(error)(str(error)))
-        self.writable.set()  # who waits to write learns of it
+        self.writable.set()  # wakes callers that wait to write
 
     @property
     def unheard_bytes(self) -> int:
@@ -445,8 +447,8 @@ class _ClientProtocol(asyncio.Protocol):
         return waits + int.from_bytes(count, sys.byteorder)
 
     def _forget_unsent(self) -> None:
-        """Have the kernel send nothing more of a request that nobody waits for: it might arrive a minute later, when
-        what it asks for is not wanted any more."""
+        """Make the kernel drop the rest of an abandoned request: it might arrive a minute later, when its action is no
+        longer wanted."""
         assert self._transport is not None
         found = self._transport.get_extra_info("socket")
         if found is not None:
@@ -467,17 +469,17 @@ class _ClientProtocol(asyncio.Protocol):
             for response in self.machine.receive(data):
                 answer = self._waiting.popleft()
                 self.answered += 1
-                if not answer.done():  # else its caller has gone
+                if not answer.done():  # otherwise its caller has gone
                     answer.set_result(response.message)
         except RemoteProtocolError as error:
             if not self.machine.versions and data[: len(TLS_RECORDS[0])] in TLS_RECORDS:
-                self.fail(speaks_tls(self.peer))  # an alert, which a busy Kafka has the time to send before it closes
+                self.fail(speaks_tls(self.peer))  # a TLS alert, which a busy Kafka has time to send before it closes
                 return
             kind = Disconnected if self.machine.versions else ForeignPeer
             self.fail(kind(f"{self.peer} sent what it may not: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None  # asyncio's of TLS cannot be asked for anything any more
+        self._transport = None  # asyncio's TLS transport cannot be used any more
         if isinstance(exc, ssl.SSLError):
             self.fail(not_believed(self.peer, exc))
         else:

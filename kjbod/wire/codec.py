@@ -1,13 +1,13 @@
 """Kafka's message encoding: readers and writers compiled from a schema and a class.
 
-A :class:`Schema` says what one version of one message looks like on the wire (``kjbod.wire.schemas`` takes them from
-kio for RPCs, ``kjbod.metadata.records`` writes them out for metadata records). The class is the same for all
-versions of a message: a field that a version lacks keeps its default when read, and must have its default (or be
-marked :data:`Ignorable`) when written; what the class does not want of a version is skipped when read and written
-as the schema's default. Unknown tagged fields are skipped, as KIP-482 asks.
+A :class:`Schema` describes one version of one message on the wire. ``kjbod.wire.schemas`` has those of RPCs, from kio;
+``kjbod.metadata.records`` has those of metadata records. All versions of a message share one class. A field that a
+version lacks keeps its default when read, and must have its default (or be marked :data:`Ignorable`) when written.
+Fields of a version that the class lacks are skipped when read, and written with the schema's default. Unknown tagged
+fields are skipped, as KIP-482 requires.
 
-Nothing a peer declares is believed: every count and length is bounded by the bytes that are left before anything is
-allocated, so memory stays proportional to the frame.
+Lengths from a peer are not trusted: every count and length is limited to the remaining bytes before memory is
+allocated. So memory stays proportional to the frame.
 
 Encodings are those of Kafka's ``protocol guide``: big-endian integers; in flexible versions unsigned varint lengths
 plus one, zero for null, and a section of tagged fields at the end of each struct; before that int16 string lengths and
@@ -49,12 +49,12 @@ _ZEROS: dict[str, Any] = dict.fromkeys(_FIXED, 0) | {
     "bytes": b"",
 }
 REQUIRED = object()
-"""Default of a schema field that has none in Kafka's own schema."""
+"""Default of a schema field without a default in Kafka's own schema."""
 _UVARINT_BYTES_MAX = 5
 
 
 class MalformedMessageError(RemoteProtocolError, ValueError):
-    """The bytes cannot be a message of the type that they claim to be."""
+    """The bytes are not a message of the expected type."""
 
 
 class Field(Struct, frozen=True):
@@ -71,7 +71,7 @@ class Field(Struct, frozen=True):
     default: Any = REQUIRED
     struct: "Schema | None" = None
     legacy_length: bool = False
-    """A string with an int16 length even in a flexible version (client id of the request header)."""
+    """Whether a string has an int16 length even in a flexible version (client id of the request header)."""
 
 
 class Schema(Struct, frozen=True):
@@ -95,7 +95,7 @@ class Schema(Struct, frozen=True):
 
 Value = TypeVar("Value")
 Ignorable = Annotated[Value, "ignorable"]
-"""Of a field that may be dropped silently when the version to write has no place for it."""
+"""Marks a field that may be dropped silently if the written version lacks it."""
 
 
 class Codec(Struct, typing.Generic[Message], frozen=True):
@@ -107,10 +107,10 @@ class Codec(Struct, typing.Generic[Message], frozen=True):
     _write: Writer
 
     def decode(self, buf: Buffer, at: int = 0) -> tuple[Message, int]:
-        """The message at ``at`` and where it ends.
+        """Return the message at ``at``, and its end.
 
         Raises:
-            MalformedMessageError: a declared length does not fit, a value is not of its type, text is not UTF-8.
+            MalformedMessageError: a length does not fit, a value is invalid, or text is not UTF-8.
         """
         try:
             return self._read(buf, at)
@@ -122,7 +122,7 @@ class Codec(Struct, typing.Generic[Message], frozen=True):
             ) from None
 
     def decode_exact(self, buf: Buffer, at: int = 0) -> Message:
-        """The message that fills ``buf`` from ``at`` to its end.
+        """Return the message that fills ``buf`` from ``at`` to its end.
 
         Raises:
             MalformedMessageError: as :meth:`decode`, or bytes are left over.
@@ -146,14 +146,14 @@ class Codec(Struct, typing.Generic[Message], frozen=True):
             raise LocalProtocolError(f"{self.schema.name} v{self.schema.version}: {error}") from None
 
     def encode(self, message: Message) -> bytes:
-        """``message`` as bytes; errors as :meth:`encode_into`."""
+        """Return ``message`` as bytes; errors as for :meth:`encode_into`."""
         out = bytearray()
         self.encode_into(out, message)
         return bytes(out)
 
 
 def compile_codec(schema: Schema, cls: type[Message]) -> Codec[Message]:
-    """The codec of ``schema`` for ``cls``. Slow (a millisecond): compile once and keep it."""
+    """Return the codec of ``schema`` for ``cls``. Slow (a millisecond): compile once and keep it."""
     return Codec(cls, schema, _struct_reader(schema, cls), _struct_writer(schema, cls))
 
 
@@ -161,7 +161,7 @@ def compile_codec(schema: Schema, cls: type[Message]) -> Codec[Message]:
 
 
 def read_uvarint(buf: Buffer, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits and where it ends."""
+    """Return an unsigned varint of at most 32 bits, and its end."""
     value = buf[at]
     if value < 128:
         return value, at + 1
@@ -187,7 +187,7 @@ _INT32 = struct.Struct(">i")
 
 
 def _read_length(flexible: bool, width: struct.Struct) -> Callable[[Buffer, int], tuple[int, int]]:
-    """Reads a declared length, -1 for null, and where the content starts."""
+    """Return a reader of a length, -1 for null, and of the start of the content."""
     if flexible:
 
         def compact(buf: Buffer, at: int) -> tuple[int, int]:
@@ -223,7 +223,7 @@ def _length_width(field: Field) -> struct.Struct:
 
 
 def _value_reader(field: Field, flexible: bool, cls: type[Any] | None) -> Reader:
-    """A reader for one value of ``field``, an array element where the field is an array."""
+    """Return a reader of one value of ``field``, or of an array element if the field is an array."""
     if field.kind == "struct":
         assert field.struct is not None
         return _struct_reader(field.struct, cls)
@@ -300,7 +300,7 @@ def _array_reader(field: Field, flexible: bool, one: Reader, cls: type[Any] | No
 
 
 def _least_element(field: Field, flexible: bool) -> int:
-    """Fewest bytes that one element of ``field`` takes."""
+    """Return the minimum size in bytes of one element of ``field``."""
     if field.kind == "struct":
         assert field.struct is not None
         return _least(field.struct)
@@ -329,7 +329,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def _element_class(hint: Any) -> type[Any] | None:
-    """The class inside ``X``, ``X | None``, ``tuple[X, ...]`` or ``tuple[X, ...] | None``."""
+    """Return the class inside ``X``, ``X | None``, ``tuple[X, ...]`` or ``tuple[X, ...] | None``."""
     if isinstance(hint, type) and issubclass(hint, Struct):
         return hint
     for inner in typing.get_args(hint):
@@ -346,7 +346,7 @@ def _nested(field: Field, cls: type[Any] | None) -> type[Any] | None:
 
 
 class _Run(Struct, frozen=True):
-    """Consecutive fixed-width fields: one unpack."""
+    """Consecutive fixed-width fields, read with one unpack."""
 
     form: struct.Struct
     names: tuple[str, ...]
@@ -354,7 +354,7 @@ class _Run(Struct, frozen=True):
 
 
 def _runs(schema: Schema) -> list[_Run | Field]:
-    """The body with consecutive fixed-width scalars fused."""
+    """Return the body with consecutive fixed-width scalars joined."""
     out: list[_Run | Field] = []
     pending: list[Field] = []
 
@@ -376,7 +376,7 @@ def _runs(schema: Schema) -> list[_Run | Field]:
 
 
 def _flat(schema: Schema) -> tuple[_Run, struct.Struct] | None:
-    """The fields of a struct that has numbers only, and the form of one without tagged fields; None for any other."""
+    """Return the fields of a struct of numbers, and the format without tagged fields; None for other structs."""
     match _runs(schema):
         case [_Run(uuids=()) as run]:
             return run, struct.Struct(run.form.format + ("B" if schema.flexible else ""))
@@ -384,7 +384,8 @@ def _flat(schema: Schema) -> tuple[_Run, struct.Struct] | None:
 
 
 def _flat_reader(schema: Schema, cls: type[Any]) -> Callable[[Buffer, int, int], tuple[Any, ...] | None] | None:
-    """Reads so many structs of numbers at once; None where one of them has tagged fields, or they are cut off."""
+    """Return a reader of many structs of numbers at once. It returns None if one has tagged fields, or they are cut
+    off."""
     found = _flat(schema)
     if found is None:
         return None
@@ -398,10 +399,10 @@ def _flat_reader(schema: Schema, cls: type[Any]) -> Callable[[Buffer, int, int],
         raw = memoryview(buf)[at : at + count * form.size]
         if len(raw) < count * form.size:
             return None
-        # The first that is not 0 is in its place: all before it have the size of the form.
+        # The first element that is not 0 is at its place: all before it have the fixed size.
         if tagged and raw[form.size - 1 :: form.size].tobytes().strip(b"\0"):
             return None
-        # Row by row: a list of all would be made without a pause for other threads.
+        # Row by row: building one list of all would not give other threads a turn.
         if only is not None:
             return tuple([cls(**{only: row[0]}) for row in form.iter_unpack(raw)])
         return tuple([cls(**dict(zip(run.names, row, strict=False))) for row in form.iter_unpack(raw)])
@@ -410,7 +411,7 @@ def _flat_reader(schema: Schema, cls: type[Any]) -> Callable[[Buffer, int, int],
 
 
 def _struct_reader(schema: Schema, cls: type[Any] | None) -> Reader:
-    """Reads a struct as ``cls``; with None, skips it."""
+    """Return a reader of a struct as ``cls``; with None, a reader that skips it."""
     wanted = set() if cls is None else set(cls.__struct_fields__)
     steps: list[Callable[[Buffer, int, dict[str, Any]], int]] = []
     for part in _runs(schema):
@@ -493,7 +494,7 @@ def _tag_reader(
 
 
 def _struct_writer(schema: Schema, cls: type[Any] | None) -> Writer:
-    """Writes ``cls`` as a struct; with None, the schema's defaults."""
+    """Return a writer of ``cls`` as a struct; with None, of the schema's defaults."""
     ours = () if cls is None else cls.__struct_fields__
     steps: list[Writer] = []
     for part in _runs(schema):
@@ -518,7 +519,7 @@ def _struct_writer(schema: Schema, cls: type[Any] | None) -> Writer:
 
 
 def _flat_writer(schema: Schema, cls: type[Any]) -> Callable[[bytearray, Sequence[Any]], None] | None:
-    """Writes any number of structs that have numbers only, and no field that this version may have to refuse."""
+    """Return a writer of many structs of numbers, without fields that this version may have to refuse."""
     found = _flat(schema)
     ours = cls.__struct_fields__
     if found is None or schema.tagged or not set(found[0].names) <= set(ours) or _absent_checks(schema, cls):
@@ -553,7 +554,7 @@ def _run_writer(schema: Schema, run: _Run, ours: set[str]) -> Writer:
 
 
 def _value_writer(field: Field, flexible: bool, cls: type[Any] | None) -> Writer:
-    """Writes one value of ``field``, an element where the field is an array."""
+    """Return a writer of one value of ``field``, or of an element if the field is an array."""
     if field.kind == "struct":
         assert field.struct is not None
         return _struct_writer(field.struct, cls)
@@ -576,7 +577,7 @@ def _value_writer(field: Field, flexible: bool, cls: type[Any] | None) -> Writer
 
 
 def _null_refusal(field: Field, nullable: bool) -> Callable[[], None]:
-    """Raises where a value is null and may not be: the peer would take it for garbage."""
+    """Return a check that raises if a value is null and must not be: the peer could not decode it."""
 
     def refuse() -> None:
         if not nullable:
@@ -630,7 +631,7 @@ def _field_writer(field: Field, flexible: bool, cls: type[Any] | None, ours: boo
 
 
 def _tagged_writer(field: Field, cls: type[Any] | None, ours: bool) -> Callable[[Any], bytes | bytearray]:
-    """Gives the tag, size and value of one tagged field; nothing where it has its default."""
+    """Return a function that gives tag, size and value of one tagged field; nothing for its default."""
     nested = _nested(field, cls)
     write, name, tag = _any_writer(field, True, nested), field.name, field.tag or 0
     default = _default_of(field)
@@ -652,18 +653,18 @@ def _tagged_writer(field: Field, cls: type[Any] | None, ours: bool) -> Callable[
 
 
 def _struct_default(name: str, cls: type[Any] | None, nested: type[Any] | None) -> Any:
-    """Value of a tagged struct that is absent, which is what need not be written: the default that its owner gives it,
-    or one whose fields all have theirs."""
+    """Return the value of an absent tagged struct, which need not be written: its owner's default, or a struct of
+    defaults."""
     if name in (defaults := defaults_of(cls)):
         return defaults[name]
     try:
         return None if nested is None else nested()
-    except TypeError:  # not every field has a default: nothing equals it
+    except TypeError:  # not every field has a default, so no value equals it
         return None
 
 
 def defaults_of(cls: type[Any] | None) -> dict[str, Any]:
-    """The defaults of the fields that have one, by name."""
+    """Return the defaults by field name, of fields that have one."""
     if cls is None:
         return {}
     names, defaults = cls.__struct_fields__, cls.__struct_defaults__
@@ -672,7 +673,8 @@ def defaults_of(cls: type[Any] | None) -> dict[str, Any]:
 
 
 def _absent_checks(schema: Schema, cls: type[Any] | None) -> list[Writer]:
-    """Refuse to drop a value that this version cannot carry (Kafka: ``UnsupportedVersionException``)."""
+    """Return checks that refuse to drop a value that this version cannot carry (Kafka:
+    ``UnsupportedVersionException``)."""
     known = {f.name for f in schema.fields}
     checks: list[Writer] = []
     if cls is None or known.issuperset(cls.__struct_fields__):

@@ -1,13 +1,13 @@
-"""The two ends of a Kafka connection as machines without I/O.
+"""Both ends of a Kafka connection as state machines without I/O.
 
-Bytes go in, requests or responses come out, and the other way round; sockets, timeouts and tasks are the business of
-:mod:`kjbod.wire.client` and :mod:`kjbod.wire.server`. What both ends rely on:
+Bytes go in and requests or responses come out, and the reverse. :mod:`kjbod.wire.client` and :mod:`kjbod.wire.server`
+handle sockets, timeouts and tasks. Both ends rely on two rules:
 
-* A server answers in the order of the requests, whatever order its handlers finish in. So a client needs no map from
-  correlation id to request, only a queue; an id out of turn is an error of the peer.
-* The first request is ApiVersions. A server that lacks its version answers error 35 in version 0, with the one entry
-  that says which it has (KIP-511, ``ApiVersionsRequest.getErrorResponse``). Nothing else that a server does not know is
-  answered: it cannot be, since the reader would not know the form of the answer. Kafka closes the connection; so do we.
+* A server answers in the order of the requests, whatever order its handlers finish in. So a client needs only a queue
+of requests; an answer with another correlation id is an error of the peer.
+* The first request is ApiVersions. A server without its version answers error 35 in version 0, with one entry that has
+the supported versions (KIP-511, ``ApiVersionsRequest.getErrorResponse``). Other unknown requests get no answer, because
+the client could not decode it. Kafka closes the connection; so does kjbod.
 """
 
 import re
@@ -50,25 +50,26 @@ from kjbod.wire.messages import (
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _CORRELATION_IDS = 2**31
 _ASKED_FROM: Mapping[ApiKey, int] = {ApiKey.FETCH: 12, ApiKey.SASL_HANDSHAKE: 1}
-"""Lowest version that is asked for, where servers here take lower ones. Fetch 12 is the first for a metadata log."""
+"""Lowest version that is requested, where our own servers accept lower ones. Fetch 12 is the first for a
+metadata log."""
 _TOKEN_LENGTH = struct.Struct(">i")
 _VERSION_WITH_SOFTWARE_NAME = 3
 _VERSION_WITH_ZERO_MINIMA = 4
 _HELLO_VERSION = 4
-"""Version 5 names the cluster and the node that a client means, and kjbod's does not say that. A server before 4.4
-refuses it, and would be asked twice."""
+"""Version 5 has cluster and node ids, which kjbod's client does not send. A server before 4.4 refuses it and would be
+asked twice."""
 _NO_NODE = -1
 
 
 class Features(Struct, frozen=True):
-    """The features of a cluster, as a node told them with its versions."""
+    """Features of a cluster, as reported by a node with its versions."""
 
     supported: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Lowest and highest level that the node understands."""
+    """Lowest and highest level that the node supports."""
     finalized: Mapping[str, int] = field(default_factory=dict)
-    """The level that the cluster has agreed on."""
+    """Finalized level of each feature."""
     finalized_epoch: int = -1
-    """Offset of the last agreement; -1 unknown."""
+    """Offset of the last finalized change; -1: unknown."""
 
 
 # ---------------------------------------------------------------- client
@@ -92,23 +93,23 @@ class ClientConnection:
         self._waiting: deque[tuple[int, ApiKey, int]] = deque()
         self._next_id = 0
         self.versions: Mapping[int, tuple[int, int]] = {}
-        """Lowest and highest version of each API that the server offers, APIs included that kjbod does not know."""
+        """Lowest and highest version of each API of the server, including APIs that kjbod does not know."""
         self.features = Features()
 
     def allow(self, max_frame_bytes: int) -> None:
-        """Take answers up to another size from now on."""
+        """Accept answers up to another size from now on."""
         self._splitter.allow(max_frame_bytes)
 
     @property
     def in_flight(self) -> int:
-        """Number of requests that wait for their answer."""
+        """Number of requests without an answer."""
         return len(self._waiting)
 
     def version_of(self, api_key: ApiKey) -> int:
-        """The highest version that both sides know.
+        """Return the highest common version.
 
         Raises:
-            UnsupportedVersionError: there is none.
+            UnsupportedVersionError: no common version.
         """
         spec = API[api_key]
         if api_key not in self.versions:
@@ -128,7 +129,7 @@ class ClientConnection:
         return min(high, spec.max_version)
 
     def send(self, message: RequestBody[Any], version: int | None = None) -> tuple[int, bytes]:
-        """The correlation id of a new request and the bytes to write.
+        """Return the correlation id of a new request, and the bytes to write.
 
         Raises:
             UnsupportedVersionError: no common version, or the version lacks a field that is set.
@@ -141,10 +142,10 @@ class ClientConnection:
         return correlation_id, data
 
     def receive(self, data: bytes) -> Iterator[Response]:
-        """The responses that ``data`` completes, in the order of their requests.
+        """Yield the responses that ``data`` completes, in the order of their requests.
 
         Raises:
-            RemoteProtocolError: a frame or message is malformed, or answers something else than is due.
+            RemoteProtocolError: a frame or message is malformed, or answers another request than the next one.
         """
         for frame in self._splitter.feed(data):
             if not self._waiting:
@@ -158,13 +159,13 @@ class ClientConnection:
     # -- negotiation
 
     def hello(self, version: int | None = None) -> tuple[int, bytes]:
-        """The request that opens the connection, in the newest version that has something for kjbod's client."""
+        """Return the request that opens the connection, in the newest version that is useful for kjbod's client."""
         name, software_version = self._software
         message = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
         return self.send(message, _HELLO_VERSION if version is None else version)
 
     def negotiated(self, answer: ApiVersionsResponse) -> int | None:
-        """Takes what the server said. None when that settles it, else the version in which to ask again.
+        """Process the server's versions. Return None if they are settled, else the version for another request.
 
         Raises:
             UnsupportedVersionError: no common version of ApiVersions.
@@ -189,20 +190,20 @@ class ClientConnection:
 
 
 class Slot(Struct):
-    """The place of one answer in the order of answers."""
+    """Place of one answer in the order of answers."""
 
     request: Request | None
-    """None where the answer needs no handler, where it was given, and where :attr:`frame` is still to be read."""
+    """The request; None if the answer needs no handler, was given, or :attr:`frame` is still to be decoded."""
     encoded: bytes | None = None
     frame: bytes | None = None
-    """A large request that :meth:`ServerConnection.decode` has to read."""
+    """A large request that :meth:`ServerConnection.decode` must decode."""
 
 
 class ServerConnection:
     """The server's end of one connection.
 
-    Every request opens a :class:`Slot`. :meth:`answer` fills it at any time; :meth:`data_to_send` gives what may leave:
-    the filled slots up to the first that is not.
+    Every request opens a :class:`Slot`, which :meth:`answer` fills at any time. :meth:`data_to_send` returns the
+    answers that may be sent: the filled slots before the first unfilled one.
     """
 
     def __init__(
@@ -220,25 +221,24 @@ class ServerConnection:
         self._slots: deque[Slot] = deque()
 
     def allow(self, max_frame_bytes: int) -> None:
-        """Take requests up to another size from now on."""
+        """Accept requests up to another size from now on."""
         self._splitter.allow(max_frame_bytes)
 
     @property
     def outstanding(self) -> int:
-        """Number of answers that have not been given out."""
+        """Number of answers that were not sent yet."""
         return len(self._slots)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are there of a request that is not complete."""
+        """Received bytes of an incomplete request."""
         return self._splitter.pending_bytes
 
     def receive(self, data: bytes) -> Iterator[Slot]:
-        """The requests that ``data`` completes.
+        """Yield the requests that ``data`` completes.
 
         Raises:
-            MalformedMessageError: the bytes are no request, or larger than one may be. Requests before them are given
-                first.
+            MalformedMessageError: the bytes are no request, or larger than allowed. Earlier requests are yielded first.
             UnsupportedRequestError: an API or version that is not served, ApiVersions excepted.
         """
         for frame in self._splitter.feed(data):
@@ -249,7 +249,8 @@ class ServerConnection:
             yield slot
 
     def decode(self, slot: Slot) -> None:
-        """Read the request of ``slot``; in any thread, since nothing else changes. Errors as :meth:`receive`."""
+        """Decode the request of ``slot``; allowed in any thread, because nothing else changes. Errors as for
+        :meth:`receive`."""
         frame, slot.frame = slot.frame, None
         assert frame is not None
         try:
@@ -263,7 +264,7 @@ class ServerConnection:
         """Fill ``slot``.
 
         Raises:
-            LocalProtocolError: it has its answer, or ``message`` does not answer its request.
+            LocalProtocolError: the slot has its answer, or ``message`` does not answer its request.
             UnsupportedVersionError: the version of the request lacks a field that is set.
         """
         if slot.request is None or slot.encoded is not None:
@@ -275,22 +276,22 @@ class ServerConnection:
             slot.encoded = addressed(message.frame, slot.request.correlation_id) if message.shared else message.frame
         else:
             slot.encoded = encode_response(message, slot.request.version, slot.request.correlation_id)
-        slot.request = None  # which may take fifty times its frame
+        slot.request = None  # a decoded request may take fifty times the memory of its frame
 
     def answer_token(self, slot: Slot, token: bytes) -> None:
-        """Fill ``slot`` with a message of SASL that no request has around it."""
+        """Fill ``slot`` with a raw SASL message, without a Kafka response around it."""
         slot.encoded = _TOKEN_LENGTH.pack(len(token)) + token
 
     def data_to_send(self) -> tuple[bytes, int]:
-        """The bytes that may leave now, and how many answers they are."""
+        """Return the bytes that may be sent now, and the number of answers in them."""
         ready = []
         while self._slots and (encoded := self._slots[0].encoded) is not None:
             ready.append(encoded)
-            self._slots.popleft().encoded = b""  # whoever still has the slot does not keep the answer
+            self._slots.popleft().encoded = b""  # a remaining reference to the slot must not keep the answer
         return b"".join(ready), len(ready)
 
     def abandon(self) -> None:
-        """Nothing more is given out: let go of all answers, whoever still has their slots, and of half a request."""
+        """Drop all answers, even for slots that are still referenced, and a partial request. Nothing more is sent."""
         for slot in self._slots:
             slot.request = slot.encoded = slot.frame = None
         self._slots.clear()
@@ -309,12 +310,12 @@ def api_versions_response(
     *,
     broker: tuple[str, int] | None = None,
 ) -> ApiVersionsResponse:
-    """Answer to ``request`` of a server that offers ``apis``, as Kafka gives it: a client whose software name is not
-    one gets INVALID_REQUEST (KIP-511), one below version 4 does not see features with minimum 0 (KAFKA-17011).
+    """Return Kafka's answer to ``request`` of a server with ``apis``. An invalid client software name gets
+    INVALID_REQUEST (KIP-511). A client below version 4 does not see features with minimum 0 (KAFKA-17011).
 
     Args:
-        broker: cluster id and node id of a broker that answers. A client that means another one gets
-            REBOOTSTRAP_REQUIRED (KIP-1242). A controller does not look, and gives None.
+        broker: cluster id and node id of an answering broker. A client that expects other ids gets REBOOTSTRAP_REQUIRED
+            (KIP-1242). A controller does not check, and passes None.
     """
     message = request.message
     assert isinstance(message, ApiVersionsRequest)

@@ -1,4 +1,4 @@
-"""The time that a connection may take to open, as Kafka's clients grow it (``ClusterConnectionStates``)."""
+"""Time limit to open a connection, growing as in Kafka's clients (``ClusterConnectionStates``)."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,20 +14,20 @@ TIMEOUT_MS: Final = 10_000
 TIMEOUT_MAX_MS: Final = 30_000
 """Kafka's default of ``socket.connection.setup.timeout.max.ms``."""
 ADDRESSES_MAX: Final = 1_000
-"""Addresses whose failures are remembered, the latest."""
+"""Maximum remembered addresses with failures, the latest ones."""
 _JITTER: Final = 0.2
 _DOUBLED_MAX: Final = 62
 
 
 class ConnectionSetup:
-    """Time limit of the next connection to each address: twice as long after each attempt in a row that failed.
+    """Time limit of the next connection to each address; it doubles after each failed attempt in a row.
 
     Args:
         timeout_ms: ``socket.connection.setup.timeout.ms``.
-        timeout_max_ms: ``socket.connection.setup.timeout.max.ms``; where it is less than ``timeout_ms`` nothing grows,
-            as in Kafka.
-        rng: for the fifth by which a time differs, so that a host's connections do not all end at once; None: by
-            nothing.
+        timeout_max_ms: ``socket.connection.setup.timeout.max.ms``; if it is less than ``timeout_ms``, the time limit
+            does not grow, as in Kafka.
+        rng: random source for a jitter of a fifth, so that the connections of a host do not all end at once; None: no
+            jitter.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class ConnectionSetup:
 
     @contextlib.contextmanager
     def attempt(self, address: tuple[str, int]) -> Iterator[int]:
-        """Enclose one attempt to connect to ``address``; gives the milliseconds that it may take. What it raises tells
-        whether it failed; being cancelled says nothing of the peer."""
+        """Run one attempt to connect to ``address`` in this context; yields its time limit in milliseconds. An
+        exception marks the attempt as failed; a cancellation does not."""
         failures = self._failures.get(address, 0)
         try:
             yield self._limit_ms(failures)

@@ -1,4 +1,4 @@
-"""Reasons for which there is no connection, or none any more, and their words."""
+"""Reasons for a missing or closed connection, and their messages."""
 
 import ssl
 from collections.abc import Mapping
@@ -8,24 +8,24 @@ from kjbod.errors import ProtocolError
 from kjbod.printable import printable
 
 WHERE: Final = "see security.protocol in the file of --command-config, or listener.security.protocol.map"
-"""Where a wrong security protocol is mended."""
+"""Remedy for a wrong security protocol."""
 
 SAID_MAX: Final = 300
-"""Characters of what a peer says of itself."""
+"""Maximum characters of a peer's text about itself."""
 
 
 class Disconnected(ProtocolError):  # noqa: N818 - what happened, in Kafka's word
-    """There is no connection (any more): refused, reset, closed by either side, or the peer sent garbage. Whether the
-    peer acted on a request in flight is not known."""
+    """No connection, or no longer: refused, reset, closed by either side, or the peer sent invalid data. Whether the
+    peer executed a request in flight is unknown."""
 
 
 class ForeignPeer(Disconnected):
-    """The peer speaks another protocol than we do: to try again is of no use."""
+    """The peer speaks another protocol than we do; a retry is useless."""
 
 
 class AuthenticationFailed(Disconnected):
-    """Peer and we do not believe each other: certificate, name or password are wrong, or no mechanism is known to both.
-    To try again is of no use before somebody has changed something."""
+    """Authentication between peer and us failed: wrong certificate, name or password, or no common mechanism. A retry
+    is useless until the configuration is changed."""
 
 
 class RequestTimedOut(Disconnected):
@@ -49,19 +49,19 @@ _UNTRUSTED: Final[Mapping[int, str]] = {
     67: "comes from an authority whose key is too small for OpenSSL: it needs one of 2,048 bits or more (EC: 256)",
     68: "has a chain that is signed with SHA-1 or MD5: it needs one that is signed with SHA-256",
 }
-"""Words for what is wrong with a certificate, by OpenSSL's ``X509_V_ERR_...``."""
+"""Messages about a certificate, by OpenSSL's ``X509_V_ERR_...``."""
 _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING"}
 )
 
 
 def said(text: str) -> str:
-    """Text of a peer that may be anybody, for a line."""
+    """Return the text of an untrusted peer, safe for a log line."""
     return printable(text[: SAID_MAX + 1], SAID_MAX)
 
 
 def not_believed(peer: str, error: ssl.SSLError) -> Disconnected:
-    """A failure of TLS in words; peer: ``host:port``."""
+    """Turn a TLS failure into an error with a message; peer: ``host:port``."""
     if isinstance(error, ssl.SSLCertVerificationError):
         what = _UNTRUSTED.get(error.verify_code, f"is not believed: {error.verify_message}")
         detail = f" ({error.verify_message})" if error.verify_code in _UNTRUSTED else ""
@@ -79,5 +79,5 @@ def not_believed(peer: str, error: ssl.SSLError) -> Disconnected:
 
 
 def speaks_tls(peer: str) -> ForeignPeer:
-    """Of a peer that answered plain text with TLS."""
+    """Return the error about a peer that answered plain text with TLS."""
     return ForeignPeer(f"{peer} speaks TLS, and it was asked in plain text: {WHERE}")

@@ -151,7 +151,7 @@ class ErrorCode(IntEnum):
 
 
 def name_of(code: int) -> str:
-    """The name of ``code`` for a person, the number itself where it is not known."""
+    """Return the name of ``code``, or the number itself if it is unknown."""
     try:
         return ErrorCode(code).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Questions to a peer that closed the connection instead of an answer: does it speak TLS, or ask for SASL?"""
+"""Probe a peer that closed the connection without an answer: does it require TLS or SASL?"""
 
 import asyncio
 import contextlib
@@ -8,18 +8,18 @@ from kjbod.wire.disconnections import speaks_tls
 from kjbod.wire.frames import TLS_RECORDS
 
 TLS_QUESTION_TIMEOUT_MS = 700
-"""How long a peer may take to show that it speaks TLS, or asks for SASL, connecting included."""
+"""Time limit in which a peer must show that it requires TLS or SASL, including the connection."""
 
 
 async def require_no_tls(peer: str, address: tuple[str, int] | None) -> None:
-    """Ask a peer that closed the connection instead of an answer whether it waits for TLS: most servers say nothing to
-    what is no TLS (asyncio and Kafka among them), and everything to a ClientHello.
+    """Check whether a peer that closed the connection without an answer requires TLS. Most TLS servers, asyncio and
+    Kafka included, are silent to plain text but answer a ClientHello.
 
     Raises:
-        ForeignPeer: it speaks TLS.
+        ForeignPeer: the peer speaks TLS.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is trusted to what comes
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # no data of this connection is trusted
     hello = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
@@ -28,7 +28,7 @@ async def require_no_tls(peer: str, address: tuple[str, int] | None) -> None:
 
 
 async def _first_bytes(address: tuple[str, int], question: bytes, count: int) -> bytes | None:
-    """The first bytes that a server answers to ``question``; None: fewer, or not in time."""
+    """Return the first bytes of a server's answer to ``question``; None: fewer, or not in time."""
     writer = None
     try:
         async with asyncio.timeout(TLS_QUESTION_TIMEOUT_MS / 1000):

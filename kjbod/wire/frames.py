@@ -24,14 +24,14 @@ MAX_FRAME_BYTES = 104_857_600
 """Kafka's default of ``socket.request.max.bytes``."""
 
 TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
-"""How a handshake and an alert begin: content type, and the major version of all of SSL 3 and TLS (RFC 8446, 5.1)."""
+"""First bytes of a handshake and of an alert: content type, and the major version of SSL 3 and TLS (RFC 8446, 5.1)."""
 
 VersionRanges = Mapping[ApiKey, tuple[int, int]]
 """Lowest and highest version of each API."""
 
 _MAY_GO_ON = frozenset({ApiKey.METADATA})
-"""Requests behind which there may be more bytes: Kafka never looks there, and librdkafka (2.16) leaves three behind a
-flexible request for all topics."""
+"""Requests after which extra bytes are ignored: Kafka does not check them, and librdkafka (2.16) sends three extra
+bytes after a flexible request for all topics."""
 _LENGTH = struct.Struct(">i")
 _CORRELATION_ID = struct.Struct(">i")
 _PREAMBLE = struct.Struct(">hhi")
@@ -39,7 +39,7 @@ _ERROR_CODE = struct.Struct(">h")
 
 
 class UnsupportedRequestError(UnsupportedVersionError):
-    """A request whose API or version is not served; its body cannot be read."""
+    """A request for an API or version that is not served; its body cannot be decoded."""
 
     def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
         super().__init__(f"API {api_key} version {version} is not served")
@@ -65,7 +65,7 @@ class ResponseHeader(Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came."""
+    """A received request."""
 
     api_key: ApiKey
     version: int
@@ -73,11 +73,11 @@ class Request:
     client_id: str | None
     message: RequestBody[Any]
     size_in_bytes: int = dataclasses.field(default=0, compare=False)
-    """Of its frame, 0 where it never had one."""
+    """Size of its frame; 0 without a frame."""
 
 
 class Response(Struct, frozen=True):
-    """A response as it came."""
+    """A received response."""
 
     correlation_id: int
     message: ResponseBody
@@ -88,7 +88,7 @@ class Response(Struct, frozen=True):
 
 @cache
 def request_header_codec(version: int) -> Codec[RequestHeader]:
-    """Header version 1, or 2 with tagged fields."""
+    """Return the codec of header version 1, or 2 with tagged fields."""
     fields = (
         Field("request_api_key", "int16"),
         Field("request_api_version", "int16"),
@@ -100,14 +100,14 @@ def request_header_codec(version: int) -> Codec[RequestHeader]:
 
 @cache
 def response_header_codec(version: int) -> Codec[ResponseHeader]:
-    """Header version 0, or 1 with tagged fields."""
+    """Return the codec of header version 0, or 1 with tagged fields."""
     schema = Schema("ResponseHeader", version, version >= 1, (Field("correlation_id", "int32"),))
     return compile_codec(schema, ResponseHeader)
 
 
 @cache
 def request_codec(api_key: ApiKey, version: int) -> Codec[RequestBody[Any]]:
-    """The body of a request.
+    """Return the codec of a request's body.
 
     Raises:
         UnsupportedVersionError: kjbod has no such version.
@@ -118,13 +118,13 @@ def request_codec(api_key: ApiKey, version: int) -> Codec[RequestBody[Any]]:
 
 @cache
 def response_codec(api_key: ApiKey, version: int) -> Codec[ResponseBody]:
-    """The body of a response; errors as :func:`request_codec`."""
+    """Return the codec of a response's body; errors as for :func:`request_codec`."""
     _check_version(api_key, version)
     return compile_codec(schemas.response_schema(api_key, version), API[api_key].response)
 
 
 def preload(apis: VersionRanges) -> None:
-    """Compile what these versions need now, not on the first message."""
+    """Compile the codecs of these versions now, not at the first message."""
     for api_key, (low, high) in apis.items():
         for version in range(low, high + 1):
             request_codec(api_key, version)
@@ -143,7 +143,7 @@ def _check_version(api_key: ApiKey, version: int) -> None:
 
 
 def encode_request(message: RequestBody[Any], version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A request with its length in front.
+    """Encode a request with its length in front.
 
     Raises:
         UnsupportedVersionError: kjbod lacks the version, or the version lacks a field that is set.
@@ -168,11 +168,11 @@ def encode_request(message: RequestBody[Any], version: int, correlation_id: int,
 def decode_request(
     frame: bytes, apis: VersionRanges | None = None, max_bytes: Mapping[ApiKey, int] | None = None
 ) -> Request:
-    """The request in ``frame``; ``apis`` says what is served, all that kjbod knows by default; ``max_bytes`` how large
-    it may be.
+    """Decode the request in ``frame``. ``apis`` are the served APIs, by default all that kjbod knows; ``max_bytes`` is
+    the size limit.
 
     Raises:
-        MalformedMessageError: not a request of the API and version that it names, or larger than it may be.
+        MalformedMessageError: the frame is no valid request of its API and version, or is too large.
         UnsupportedRequestError: an API or version that is not served.
     """
     if len(frame) < _PREAMBLE.size:
@@ -200,7 +200,7 @@ def _served(key: int, version: int, apis: VersionRanges | None) -> bool:
 
 
 def encode_response(message: ResponseBody, version: int, correlation_id: int) -> bytes:
-    """A response with its length in front; errors as :func:`encode_request`."""
+    """Encode a response with its length in front; errors as for :func:`encode_request`."""
     body = response_codec(message.API_KEY, version)
     header = response_header_codec(schemas.response_header_version(message.API_KEY, version))
     out = bytearray(_LENGTH.size)
@@ -210,29 +210,29 @@ def encode_response(message: ResponseBody, version: int, correlation_id: int) ->
 
 
 class EncodedResponse(Struct, frozen=True):
-    """A response as it goes over the wire: made beforehand where that takes long."""
+    """A response in its wire form, made in advance because encoding takes long."""
 
     api_key: ApiKey
     frame: bytes
     mute_ms: int = 0
-    """How long nothing more is read from the connection after it (KIP-219)."""
+    """Time after it in which the connection is not read (KIP-219)."""
     shared: bool = False
-    """Whether it was made once for all who ask, and has no correlation id yet."""
+    """Whether it was made once for all callers, and has no correlation id yet."""
 
 
 def addressed(frame: bytes, correlation_id: int) -> bytes:
-    """A response's frame with another correlation id, which every version of the header begins with."""
+    """Return a response's frame with another correlation id, which is first in every version of the header."""
     rest = memoryview(frame)[_LENGTH.size + _CORRELATION_ID.size :]
     return b"".join((frame[: _LENGTH.size], _CORRELATION_ID.pack(correlation_id), rest))
 
 
 def decode_response(frame: bytes, api_key: ApiKey, version: int) -> Response:
-    """The response in ``frame`` to a request of this API and version.
+    """Decode the response in ``frame`` to a request of this API and version.
 
-    A server that lacks the version of an ApiVersions request answers in version 0 (KIP-511); that is understood.
+    Accepts version 0 too, in which a server without the requested version of ApiVersions answers (KIP-511).
 
     Raises:
-        MalformedMessageError: not such a response.
+        MalformedMessageError: the frame is no such response.
     """
     header, at = response_header_codec(schemas.response_header_version(api_key, version)).decode(frame)
     if api_key is ApiKey.API_VERSIONS and len(frame) >= at + _ERROR_CODE.size:
@@ -251,7 +251,7 @@ def _with_length(out: bytearray) -> bytes:
 
 
 class FrameSplitter:
-    """Cuts a stream of bytes into frames. Holds at most one incomplete frame, and only as much as came of it."""
+    """Splits a stream of bytes into frames. Holds at most the received part of one incomplete frame."""
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -259,22 +259,22 @@ class FrameSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are there of a frame that is not complete."""
+        """Received bytes of an incomplete frame."""
         return len(self._buffer)
 
     def allow(self, max_frame_bytes: int) -> None:
-        """Take frames up to another size from now on."""
+        """Accept frames up to another size from now on."""
         self._max_frame_bytes = max_frame_bytes
 
     def clear(self) -> None:
-        """Let go of what is not a whole frame."""
+        """Drop the bytes of an incomplete frame."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The frames that ``data`` completes, in order.
+        """Yield the frames that ``data`` completes, in order.
 
         Raises:
-            MalformedMessageError: a length is negative or above the limit. Frames before it are given first.
+            MalformedMessageError: a length is negative or above the limit. Earlier frames are yielded first.
         """
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:

@@ -1,12 +1,12 @@
-"""TLS handshakes of a listener: which connections may begin one, and how many do in a turn of the event loop.
+"""Start the TLS handshakes of a listener, a limited number per turn of the event loop.
 
-A handshake keeps the processor busy for some tenths of a millisecond and holds 50 KiB, and anybody may ask for one. So
-a connection waits for its ClientHello in the kernel: that takes a socket, a place among those who have not logged in,
-and nothing else. When the whole record is there (RFC 8446, 5.1), its handshake begins, :data:`HANDSHAKES_AT_ONCE` in a
-turn, first come first served. What is no ClientHello is closed, as asyncio and Kafka do, without a word.
+A handshake takes some tenths of a millisecond of processor time and 50 KiB, and any client can request one. So a
+connection waits in the kernel until its ClientHello is complete (RFC 8446, 5.1). Until then it takes only a socket and
+an unauthenticated-connection slot. Then its handshake begins, :data:`HANDSHAKES_AT_ONCE` per turn, first come, first
+served. A connection without a ClientHello is closed silently, as by asyncio and Kafka.
 
-All of these sockets are in an epoll of their own, which the event loop watches as one file, and of which a turn takes
-:data:`EVENTS_AT_ONCE`: however many come, those who have logged in wait for some milliseconds at most.
+These sockets share a separate epoll, which the event loop watches as one file. A turn handles :data:`EVENTS_AT_ONCE` of
+its events. So any number of new connections delays authenticated ones by some milliseconds at most.
 """
 
 import asyncio
@@ -24,40 +24,40 @@ from kjbod.clock import Clock
 from kjbod.wire.admission import Admission
 
 HANDSHAKES_AT_ONCE: Final = 2
-"""Begun in a turn of the event loop."""
+"""Handshakes begun per turn of the event loop."""
 ACCEPTED_AT_ONCE: Final = 8
 EVENTS_AT_ONCE: Final = 16
 ACCEPT_AGAIN_MS: Final = 100
-"""After a connection that could not be accepted."""
+"""Pause after a connection that could not be accepted."""
 _RECORD_HEADER_BYTES: Final = 5
 _RECORD_BYTES_MAX: Final = 16_384
 _OVER: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _HANDSHAKE_RECORD: Final = b"\x16\x03"
-"""Content type, and the major version of all of TLS."""
+"""Content type, and the major version of TLS."""
 
 Address = tuple[str, int]
 
 
 class Arrival(Struct, eq=False):
-    """A connection that has not begun its handshake."""
+    """A connection whose handshake has not begun."""
 
     socket: socket.socket
     address: Address
     admission: Admission
     awaited_bytes: int = 0
-    """Of its ClientHello; the kernel wakes us when they are there."""
+    """Expected bytes of its ClientHello; the kernel wakes us when they have arrived."""
 
 
 class Handshakes:
-    """Accepts connections, and has handshakes begun when it is their turn.
+    """Accepts connections, and starts their handshakes in turn.
 
     Args:
-        listening: the sockets, of which copies are taken.
-        backlog: of these.
-        admit: a place for a connection from there; None: there is none.
-        begin: begins a handshake; the socket is its own from then on.
-        refuse: tells why a connection was closed.
-        clock: for deadlines.
+        listening: listening sockets, which are duplicated.
+        backlog: backlog of these sockets.
+        admit: returns a slot for a connection from this address; None: there is none.
+        begin: begins a handshake, and owns the socket from then on.
+        refuse: logs why a connection was closed.
+        clock: clock for deadlines.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Handshakes:
         self._epoll = select.epoll()
         self._arrivals: dict[int, Arrival] = {}
         self._due: deque[Arrival] = deque()
-        """Whole ClientHellos that wait for their turn."""
+        """Complete ClientHellos that wait for their turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._listening: dict[int, socket.socket] = {}
         for one in listening:
@@ -87,7 +87,7 @@ class Handshakes:
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
     def close(self) -> None:
-        """Accept no more, and close what has not begun."""
+        """Accept no more connections, and close those whose handshake has not begun."""
         self._loop.remove_reader(self._epoll.fileno())
         if self._timer is not None:
             self._timer.cancel()
@@ -114,7 +114,7 @@ class Handshakes:
                 accepted, address = accepting.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # no file is left for it, or it was gone before
+            except OSError as error:  # no free descriptor, or the client has already gone
                 self._refuse(("unknown", 0), str(error))
                 self._epoll.unregister(accepting)
                 self._loop.call_later(ACCEPT_AGAIN_MS / 1000, self._accept_again, accepting)
@@ -148,7 +148,7 @@ class Handshakes:
     # ---- waiting for a ClientHello
 
     def _look(self, arrival: Arrival, *, is_over: bool) -> None:
-        """Look at what has come, and leave it where it is; ``is_over``: no more will."""
+        """Check the received data without consuming it; ``is_over``: no more will arrive."""
         try:
             data = arrival.socket.recv(_RECORD_HEADER_BYTES + _RECORD_BYTES_MAX, socket.MSG_PEEK)
         except BlockingIOError:
@@ -159,21 +159,22 @@ class Handshakes:
         if not data:
             self._end(arrival, "the client has gone")
         elif not data.startswith(_HANDSHAKE_RECORD[: len(data)]):
-            arrival.socket.recv(len(data))  # else its close would be a reset
+            arrival.socket.recv(len(data))  # otherwise close would send a reset
             self._end(arrival, "what came is no TLS")
         elif (size_bytes := _record_bytes(data)) > _RECORD_HEADER_BYTES + _RECORD_BYTES_MAX:
             self._end(arrival, "what came is no record of TLS")
         elif len(data) < size_bytes and is_over:
             self._end(arrival, "the client has gone")
         elif len(data) < size_bytes != arrival.awaited_bytes:
-            # Only more than there is may wake us; less would do so in each turn.
+            # Only more data than now may wake us; otherwise each turn would.
             arrival.awaited_bytes = size_bytes
             arrival.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
-        else:  # the whole, or all that socket.receive.buffer.bytes has room for
+        else:  # complete, or as much as socket.receive.buffer.bytes can hold
             self._is_due(arrival)
 
     def _gives_way(self, arrival: Arrival) -> bool:
-        """Whether it has left its place to another one: not if its ClientHello is there, and was not looked at yet."""
+        """Return whether the connection gave up its slot; it keeps the slot if its ClientHello has arrived
+        unnoticed."""
         with contextlib.suppress(OSError, KeyError):
             data = arrival.socket.recv(_RECORD_HEADER_BYTES + _RECORD_BYTES_MAX, socket.MSG_PEEK)
             if data.startswith(_HANDSHAKE_RECORD) and len(data) >= _record_bytes(data):
@@ -217,5 +218,5 @@ class Handshakes:
 
 
 def _record_bytes(data: bytes) -> int:
-    """Size of the record that ``data`` begins with, or of its header where that is not all there."""
+    """Return the size of the record at the start of ``data``, or of its header if that is incomplete."""
     return _RECORD_HEADER_BYTES + (int.from_bytes(data[3:5]) if len(data) >= _RECORD_HEADER_BYTES else 0)

@@ -1,4 +1,4 @@
-"""The client's login: TLS as it is to be, and SASL over Kafka's own requests (KIP-43, KIP-152, KIP-368)."""
+"""Login of a client: TLS, and SASL over Kafka's own requests (KIP-43, KIP-152, KIP-368)."""
 
 import functools
 from collections.abc import Awaitable, Callable
@@ -31,19 +31,19 @@ class Peer(Protocol):
     peer: str
 
     def exchange(self, message: RequestBody[Any], version: int | None) -> Awaitable[ResponseBody]:
-        """The answer to ``message``."""
+        """Return the answer to ``message``."""
 
 
 async def context_of(security: "Security | None", timeout_ms: int) -> "ssl.SSLContext | None":
-    """TLS of a connection; a token for the login behind it is there then, too.
+    """Return TLS for a connection, after a token for the later login is available.
 
     Raises:
-        AuthenticationFailed: a keystore or truststore cannot be used, or was not read in time; there is no token.
-        Disconnected: there is no token yet.
+        AuthenticationFailed: a keystore or truststore cannot be used, or was not read in time; or no token is possible.
+        Disconnected: no token is available yet.
     """
     if security is None:
         return None
-    # Before it is connected: whoever waits for a token is not to be told that the server has not answered.
+    # Before the connection: otherwise a wait for a token would look like a silent server.
     await mechanism_of(security, "", timeout_ms * 9 // 10)
     try:
         return await security.context(timeout_ms=timeout_ms)
@@ -52,11 +52,11 @@ async def context_of(security: "Security | None", timeout_ms: int) -> "ssl.SSLCo
 
 
 async def mechanism_of(security: "Security", host: str, timeout_ms: int) -> "ClientMechanism | None":
-    """The machine for one login at this host, with a token where it has one; None: there is no login.
+    """Return the state machine for one login at this host, with its token if it needs one; None: no login.
 
     Raises:
-        AuthenticationFailed: there is no token before somebody has changed something.
-        Disconnected: there is none yet.
+        AuthenticationFailed: no token is possible until the configuration is changed.
+        Disconnected: no token is available yet.
     """
     try:
         return await security.mechanism(host, timeout_ms=timeout_ms)
@@ -67,11 +67,11 @@ async def mechanism_of(security: "Security", host: str, timeout_ms: int) -> "Cli
 
 
 async def log_in(server: Peer, security: "Security") -> int:
-    """Authenticate by SASL, where it is to be; for how many milliseconds that holds, 0: for good.
+    """Authenticate by SASL if configured. Return the lifetime of the login in milliseconds, 0: no limit.
 
     Raises:
-        AuthenticationFailed: the server does not have the mechanism, or does not believe us, or we not it.
-        Disconnected: the connection broke, or there is no token yet.
+        AuthenticationFailed: the server lacks the mechanism, or one side does not trust the other.
+        Disconnected: the connection broke, or no token is available yet.
     """
     mechanism = await mechanism_of(security, server.peer.rpartition(":")[0], TIMEOUT_MS)
     login = security.settings.login
@@ -101,10 +101,10 @@ async def log_in(server: Peer, security: "Security") -> int:
 async def _step(
     server: Peer, security: "Security", mechanism: "ClientMechanism", work: Callable[[], bytes | None]
 ) -> bytes | None:
-    """A message for the server.
+    """Return a message for the server.
 
     Raises:
-        AuthenticationFailed: there is none.
+        AuthenticationFailed: the mechanism has none.
     """
     try:
         return await security.step(mechanism, work)
@@ -117,11 +117,11 @@ async def _step(
 
 
 async def mechanisms(server: Peer) -> tuple[str, ...]:
-    """Mechanisms that a server offers to who has not logged in yet; none where it asks for no login.
+    """Return the mechanisms that a server offers before a login; empty if it requires no login.
 
     Raises:
         Disconnected: the connection broke.
-        UnsupportedVersionError: it does not know the question.
+        UnsupportedVersionError: the server does not know the request.
     """
     hands = await server.exchange(SaslHandshakeRequest(mechanism=""), None)
     assert isinstance(hands, SaslHandshakeResponse)

@@ -1,4 +1,4 @@
-"""Limits that keep one peer from taking what is everybody's: rates, turns, and bytes that are held for others."""
+"""Limits that keep one client from taking shared resources: rates, turns, and bytes in memory."""
 
 import asyncio
 import contextlib
@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 NO_LIMIT: Final = 2**31 - 1
-"""Kafka's default where it has no limit."""
+"""Kafka's default for "no limit"."""
 _BURST_MS = 1_000
 SLOW_READER_MS: Final = 1_000
-"""So long a large answer waits for readers to take theirs."""
+"""Maximum time that a large answer waits for readers of other answers."""
 
 T = TypeVar("T")
 
 
 class Rate:
-    """So many things per second, with a second's worth at once; what is above waits, in order.
+    """Limit of events per second, with a burst of one second; further events wait, in order.
 
     Args:
-        per_second: from 1 on; :data:`NO_LIMIT` and above: nothing waits.
+        per_second: rate from 1 on; :data:`NO_LIMIT` and above: no waiting.
     """
 
     def __init__(self, per_second: int) -> None:
@@ -27,7 +27,7 @@ class Rate:
         self._next_ms = 0.0
 
     def take(self, now_ms: int) -> float:
-        """Take the next place, and say how many ms it is away."""
+        """Take the next place, and return the milliseconds until it."""
         interval_ms = self._interval_ms
         if not interval_ms:
             return 0.0
@@ -36,15 +36,15 @@ class Rate:
         return place_ms - now_ms if place_ms > now_ms else 0.0
 
     def wait_ms(self, now_ms: int) -> float:
-        """Milliseconds until the next place, without taking it."""
+        """Return the milliseconds until the next place, without taking it."""
         return max(0.0, self._place_ms(now_ms) - now_ms) if self._interval_ms else 0.0
 
     def has_place(self, now_ms: int) -> bool:
-        """Whether there is a place now, without taking it."""
+        """Return whether a place is free now, without taking it."""
         return self._next_ms <= now_ms
 
     def try_take(self, now_ms: int) -> bool:
-        """Take a place if there is one now."""
+        """Take a place if one is free now."""
         if not self.has_place(now_ms):
             return False
         self.take(now_ms)
@@ -56,10 +56,10 @@ class Rate:
 
 
 class Pace:
-    """So many begin in one turn of the event loop, all others in the next ones, first come first served.
+    """Limit of starts per turn of the event loop; further starts wait for the next turns, first come, first served.
 
-    A connection waits here with one request at a time, so that those which send much take turns with those which send
-    little, and the loop comes round to its sockets and timers in between.
+    A connection waits here with one request at a time. So busy connections take turns with quiet ones, and the event
+    loop handles its sockets and timers in between.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -69,7 +69,7 @@ class Pace:
         self._renewing = False
 
     async def begin(self) -> None:
-        """Return when it may begin; at once if the turn has room."""
+        """Return when the caller may begin; at once if the turn has a free place."""
         if not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
@@ -81,11 +81,11 @@ class Pace:
         await turn
 
     def _renew(self) -> None:
-        """The next turn of the loop has begun."""
+        """Begin a new turn of the event loop."""
         self._left = self._at_once
         while self._waiting and self._left:
             turn = self._waiting.popleft()
-            if not turn.done():  # else its connection has gone
+            if not turn.done():  # otherwise its connection has gone
                 turn.set_result(None)
                 self._left -= 1
         self._renewing = bool(self._waiting)
@@ -96,7 +96,7 @@ class Pace:
 
 
 class Room:
-    """Room for so many bytes, first come first served. What is larger than all of it gets in when it is empty."""
+    """Limit of bytes in use, first come, first served. A request above the limit enters when nothing else is in use."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -104,7 +104,7 @@ class Room:
         self.used_bytes = 0
 
     async def enter(self, size_bytes: int) -> None:
-        """Return when there is room; to be given back with :meth:`leave` unless this was cancelled."""
+        """Return when the bytes are available. Give them back with :meth:`leave` unless this call was cancelled."""
         if not self._waiting and self._fits(size_bytes):
             self.used_bytes += size_bytes
             return
@@ -114,11 +114,11 @@ class Room:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave(size_bytes)  # it had got in
+                self.leave(size_bytes)  # the bytes were already granted
             raise
 
     def leave(self, size_bytes: int) -> None:
-        """Give room back."""
+        """Give bytes back."""
         self.used_bytes -= size_bytes
         while self._waiting:
             size_bytes, turn = self._waiting[0]
@@ -131,7 +131,7 @@ class Room:
 
     @contextlib.asynccontextmanager
     async def held(self, size_bytes: int) -> AsyncIterator[None]:
-        """With so much room."""
+        """Hold that many bytes during the context."""
         await self.enter(size_bytes)
         try:
             yield
@@ -143,21 +143,21 @@ class Room:
 
 
 class Unread(Generic[T]):
-    """Bytes of answers that readers have not taken, by reader, the one without progress for longest first.
+    """Bytes of unread answers by reader; the reader without progress for the longest time is first.
 
     Args:
-        per_reader_bytes: what each of these readers takes besides.
+        per_reader_bytes: additional bytes per reader.
     """
 
     def __init__(self, per_reader_bytes: int = 0) -> None:
         self.bytes = 0
         self.eased = asyncio.Event()
-        """Set whenever some of it is gone."""
+        """Set whenever some bytes were read."""
         self._of: dict[T, int] = {}
         self._per_reader_bytes = per_reader_bytes
 
     def add(self, reader: T, size_bytes: int) -> None:
-        """More is on its way."""
+        """Add bytes that were sent to a reader."""
         before = self._of.get(reader)
         if before is None:
             size_bytes += self._per_reader_bytes
@@ -165,7 +165,7 @@ class Unread(Generic[T]):
         self.bytes += size_bytes
 
     def taken(self, reader: T, size_bytes: int) -> None:
-        """The reader took some: it is the last in line now. Nothing happens where it was forgotten."""
+        """Note bytes that the reader took, and move it to the end of the order. Ignores a forgotten reader."""
         left = self._of.pop(reader, None)
         if left is None:
             return
@@ -177,25 +177,25 @@ class Unread(Generic[T]):
             self.bytes -= left
 
     def forget(self, reader: T) -> None:
-        """Forget a connection that is gone, and what it has not read."""
+        """Forget a closed connection and its unread bytes."""
         self.bytes -= self._of.pop(reader, 0)
         self.eased.set()
 
     def slowest(self) -> T | None:
-        """The connection that has made no progress for longest."""
+        """Return the connection without progress for the longest time."""
         return next(iter(self._of), None)
 
 
 class Outlet:
-    """Queue of large answers that were made once for many: one leaves in each turn of the event loop, while half of the
-    bytes that may be unread is free.
+    """Queue of large answers that are shared by many clients: one is sent per turn of the event loop, while half of the
+    allowed unread bytes is free.
 
-    Each is a copy of some megabytes. Without readers that take theirs the next one waits :data:`SLOW_READER_MS`, and
-    goes out then: the slowest readers are cut off where that is too much.
+    Each answer is a copy of some megabytes. If readers make no progress, the next answer is sent after
+    :data:`SLOW_READER_MS`; the slowest readers are then disconnected if the limit is exceeded.
 
     Args:
-        unread: what readers have not taken.
-        at_most_bytes: what may be unread.
+        unread: unread bytes by reader.
+        at_most_bytes: limit of unread bytes.
     """
 
     def __init__(self, unread: Unread[Any], at_most_bytes: int) -> None:
@@ -204,7 +204,7 @@ class Outlet:
         self._next = asyncio.Lock()
 
     async def turn(self, size_bytes: int) -> None:
-        """Return when the next answer may leave; it has to, before anything else is awaited."""
+        """Return when the next answer may be sent; send it before anything else is awaited."""
         async with self._next:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SLOW_READER_MS / 1000):
@@ -215,7 +215,7 @@ class Outlet:
 
 
 class Addresses:
-    """Numbers of connections from each address, and how many there may be; ``overrides`` for some of them."""
+    """Number of connections per address, and their limits; ``overrides`` for some addresses."""
 
     def __init__(self, at_most: int, overrides: Mapping[str, int] | None = None) -> None:
         self._at_most = at_most
@@ -223,11 +223,11 @@ class Addresses:
         self._connections: Counter[str] = Counter()
 
     def at_most(self, host: str) -> int:
-        """Number of connections that an address may have."""
+        """Return the maximum connections of an address."""
         return self._overrides.get(host, self._at_most)
 
     def enter(self, host: str) -> bool:
-        """Count one more, unless there are too many."""
+        """Count a connection, unless there are too many."""
         if self._connections[host] >= self.at_most(host):
             if not self._connections[host]:
                 del self._connections[host]

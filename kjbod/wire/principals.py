@@ -1,6 +1,6 @@
-"""The principal and host of a forwarded request, as they are written into an Envelope (KIP-590).
+"""Principal and host of a forwarded request, as encoded in an Envelope (KIP-590).
 
-The principal is Kafka's ``DefaultPrincipalData`` behind an int16 version (``DefaultKafkaPrincipalBuilder``), the host
+The principal is Kafka's ``DefaultPrincipalData`` after an int16 version (``DefaultKafkaPrincipalBuilder``). The host is
 the 4 or 16 bytes of the client's address.
 """
 
@@ -15,9 +15,9 @@ from kjbod.wire.codec import Codec, Field, MalformedMessageError, Schema, compil
 
 _VERSION: Final = 0
 _STRING_BYTES_MAX: Final = 32_767
-"""Of a string of any message: what a principal of another length is asked could not be answered in old versions."""
+"""Maximum bytes of a string in any message: old versions could not answer about a longer principal."""
 _HOSTS_MAX: Final = 4_096
-"""Addresses of peers whose text is kept."""
+"""Maximum addresses whose text is cached."""
 _INT16: Final = struct.Struct(">h")
 
 
@@ -28,14 +28,14 @@ class ForwardedPrincipal(Struct, frozen=True, kw_only=True):
     """``User``, with Kafka's own principal builder."""
     name: str
     token_authenticated: bool = False
-    """Whether it was by a delegation token."""
+    """Whether the client logged in by a delegation token."""
 
     def __str__(self) -> str:
         return f"{self.principal_type}:{self.name}"
 
     @classmethod
     def of(cls, principal: str, *, token_authenticated: bool = False) -> "ForwardedPrincipal":
-        """From ``User:alice``."""
+        """Return the principal from ``User:alice``."""
         kind, _, name = principal.partition(":")
         return cls(principal_type=kind, name=name, token_authenticated=token_authenticated)
 
@@ -52,15 +52,15 @@ _CODEC: Final[Codec[ForwardedPrincipal]] = compile_codec(
 
 
 def encode_principal(principal: ForwardedPrincipal) -> bytes:
-    """The bytes of ``EnvelopeRequest.request_principal``."""
+    """Return the bytes of ``EnvelopeRequest.request_principal``."""
     return _INT16.pack(_VERSION) + _CODEC.encode(principal)
 
 
 def decode_principal(data: bytes | None) -> ForwardedPrincipal:
-    """The principal that :func:`encode_principal`, or Kafka, wrote.
+    """Decode a principal that :func:`encode_principal` or Kafka wrote.
 
     Raises:
-        MalformedMessageError: it is not there, of another version, or not a principal.
+        MalformedMessageError: no principal, another version, or malformed.
     """
     if data is None or len(data) < _INT16.size:
         raise MalformedMessageError("an envelope without a principal")
@@ -74,7 +74,7 @@ def decode_principal(data: bytes | None) -> ForwardedPrincipal:
 
 
 def encode_host(host: str) -> bytes:
-    """The bytes of ``EnvelopeRequest.client_host_address``.
+    """Return the bytes of ``EnvelopeRequest.client_host_address``.
 
     Raises:
         ValueError: not an IP address.
@@ -83,7 +83,7 @@ def encode_host(host: str) -> bytes:
 
 
 def decode_host(data: bytes) -> str:
-    """The address as ACLs write it.
+    """Return the address as ACLs write it.
 
     Raises:
         MalformedMessageError: not 4 or 16 bytes.
@@ -97,7 +97,7 @@ def decode_host(data: bytes) -> str:
 
 @functools.lru_cache(maxsize=_HOSTS_MAX)
 def host_of_acls(host: str) -> str:
-    """The address of a peer as ACLs write it; what is not an address stays as it is."""
+    """Return the address of a peer as ACLs write it; other text is returned unchanged."""
     try:
         return _host(ipaddress.ip_address(host.partition("%")[0]))
     except ValueError:
@@ -105,7 +105,8 @@ def host_of_acls(host: str) -> str:
 
 
 def _host(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """As Java's ``InetAddress.getHostAddress``: IPv6 in full, without leading zeros; a mapped IPv4 address as such."""
+    """Return an address like Java's ``InetAddress.getHostAddress``: IPv6 in full without leading zeros, a mapped IPv4
+    address as IPv4."""
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     if address.ipv4_mapped is not None:

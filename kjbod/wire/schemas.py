@@ -1,11 +1,10 @@
 """The layout of each version of each Kafka message on the wire, as :class:`kjbod.wire.codec.Schema`.
 
-The schemas are kio's, whose dataclasses are generated from Kafka's own message definitions; ``scripts/wire_schemas.py``
-writes them into :mod:`kjbod.wire.schema_table`, and nothing of kio is needed where kjbod runs. Only the *structure* is
-taken. kio's native reader is never given a peer's bytes: it reserves memory for as many elements as an array declares
-before it looks at what is left, so that 17 bytes can abort the process, and it raises on tagged fields that it does
-not know instead of skipping them as KIP-482 asks. Our codec checks structure while it decodes; a separate check of the
-frame before decoding would do the same work twice.
+The schemas come from kio, whose dataclasses are generated from Kafka's message definitions. ``scripts/wire_schemas.py``
+writes them into :mod:`kjbod.wire.schema_table`, so kio is not needed at run time. Only the *structure* is used. kio's
+native reader is never given a peer's bytes: it allocates as many elements as an array declares before it checks the
+remaining bytes, so 17 bytes can abort the process. It also raises on unknown tagged fields instead of skipping them as
+KIP-482 requires. Our codec checks the structure while it decodes, so a separate check of the frame is not needed.
 """
 
 from functools import cache
@@ -20,7 +19,7 @@ SIDES: Final[tuple[Side, ...]] = ("request", "response")
 
 Row = tuple[str, str, bool, bool, int | None, Any, int | None]
 """A field in the table: name, kind, array, nullable, tag, default, and the number of its struct. The default is ``...``
-where the field has none, ``b""`` for the zero id."""
+for a field without one, ``b""`` for the zero id."""
 Struct = tuple[str, bool, tuple[Row, ...]]
 """A struct in the table: name, flexible, fields in wire order."""
 
@@ -29,7 +28,7 @@ _API_VERSIONS_KEY = 18
 
 @cache
 def request_schema(api_key: int, version: int) -> Schema:
-    """The body of a request.
+    """Return the schema of a request's body.
 
     Raises:
         LookupError: kjbod speaks no such API or version.
@@ -39,18 +38,18 @@ def request_schema(api_key: int, version: int) -> Schema:
 
 @cache
 def response_schema(api_key: int, version: int) -> Schema:
-    """The body of a response; errors as :func:`request_schema`."""
+    """Return the schema of a response's body; errors as for :func:`request_schema`."""
     return _message_schema(api_key, version, "response")
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """2, with tagged fields, where the message is flexible; 1 before (``ApiMessageType.requestHeaderVersion``)."""
+    """Return 2, with tagged fields, for a flexible message; 1 for others (``ApiMessageType.requestHeaderVersion``)."""
     return 2 if request_schema(api_key, version).flexible else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """1, with tagged fields, where the message is flexible; 0 before, and always for ApiVersions, whose client cannot
-    know yet what the server speaks (``ApiMessageType.responseHeaderVersion``, KIP-511)."""
+    """Return 1, with tagged fields, for a flexible message; 0 for others, and always for ApiVersions, whose client does
+    not know the server yet (``ApiMessageType.responseHeaderVersion``, KIP-511)."""
     if api_key == _API_VERSIONS_KEY:
         return 0
     return 1 if response_schema(api_key, version).flexible else 0

@@ -26,8 +26,8 @@ A :data:`Shortcut` may answer what comes on a connection that is at rest: no req
 being handled, nothing that was written waits to leave, and neither of its rates makes it wait. So it finds what the way
 of all requests would find, and takes nothing from the bounds above.
 
-Whatever a peer does ends at most its own connection, with one log line; above :data:`LOG_LINES_PER_SECOND` they are
-counted instead. What came before the fault is still answered.
+A peer's fault ends at most its own connection, with one log line; above :data:`LOG_LINES_PER_SECOND` such lines are
+only counted. Requests before the fault are still answered.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ _READ_BYTES = 65_536
 _API_KEY_BYTES = 2
 _NOTHING_AT_ONCE = -1
 _Queued = tuple[Room | None, int]
-"""Where a large request counts, and how many bytes."""
+"""Limit to which a large request counts, and its bytes."""
 _NOT_QUEUED: _Queued = (None, 0)
 
 
@@ -84,21 +84,21 @@ class Peer(Struct, frozen=True):
     host: str
     port: int
     principal: str = "User:ANONYMOUS"
-    """Who it is to an authorizer (``KafkaPrincipal``)."""
+    """Principal for an authorizer (``KafkaPrincipal``)."""
     token_authenticated: bool = False
-    """Whether it has shown a delegation token."""
+    """Whether the client logged in by a delegation token."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
 Handler = Callable[[Request, Peer], Awaitable[ResponseBody | EncodedResponse | None]]
-"""Answers a request; None closes the connection. Cancelled when the client goes or the server closes, so a change that
-was begun must not depend on the handler's coming back."""
+"""Answers a request; None closes the connection. Cancelled when the client goes or the server closes, so a change must
+not depend on the handler's completion."""
 
 Shortcut = Callable[[bytes], bytes | None]
-"""Answers what came in one piece on a connection, a whole urgent request with its length in front, with the frame that
-the handler would have led to; None: it goes the way of all requests. Raises nothing."""
+"""Answers a whole urgent request, with its length in front, with the handler's frame; None: the request takes the usual
+way. Never raises."""
 
 
 async def serve(
@@ -163,7 +163,7 @@ class Server:
         self.log = log
         self.complaints = _Complaints(clock, log)
         self.pending_bytes = 0
-        """What there is of requests that are incomplete or wait to be read, over all connections."""
+        """Bytes of requests over all connections that are incomplete or wait to be decoded."""
         self.pace = Pace(limits.requests_at_once)
         self.queued = Room(limits.max_queued_bytes)
         self.queued_urgent = Room(limits.max_queued_bytes)
@@ -179,7 +179,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port on which the server listens."""
         assert self._listening is not None
         return int(self._listening.sockets[0].getsockname()[1])
 
@@ -232,7 +232,7 @@ class Server:
         task.add_done_callback(self._shaking_hands.discard)
 
     def _admit(self, peer: Peer) -> Admission | None:
-        """A place for a connection; None: there is none, and that was said."""
+        """Return a slot for a connection; None: there is none, and the reason was logged."""
         found = self.admissions.enter(peer.host)
         if isinstance(found, Admission):
             return found
@@ -240,7 +240,7 @@ class Server:
         return None
 
     async def _shake_hands(self, accepted: socket.socket, peer: Peer, admission: Admission) -> None:
-        """TLS on a connection that was accepted; its life goes on in :meth:`_accepted`."""
+        """Do the TLS handshake of an accepted connection; :meth:`_accepted` continues it."""
         assert self.security is not None
         handed_over = False
         try:
@@ -248,7 +248,7 @@ class Server:
             admission.begins(functools.partial(_shut, accepted), now_ms)
             left_s = admission.left_s(now_ms)
             context = await self.security.context(timeout_ms=int(left_s * 1000))
-            handed_over = True  # from here on the socket is the event loop's to close
+            handed_over = True  # from here on the event loop closes the socket
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: IntoBuffer(self._protocol(admission)),
                 accepted,
@@ -269,8 +269,7 @@ class Server:
                 accepted.close()
 
     def _set_buffers(self, listening: int) -> None:
-        """Set the buffers of a listening socket, which are those of all connections that it accepts (``socket(7)``,
-        ``tcp(7)``)."""
+        """Set the buffers of a listening socket, which accepted connections inherit (``socket(7)``, ``tcp(7)``)."""
         wanted = {socket.SO_SNDBUF: self.limits.send_buffer_bytes, socket.SO_RCVBUF: self.limits.receive_buffer_bytes}
         with socket.socket(fileno=os.dup(listening)) as same:  # uvloop's has no setsockopt
             for option, size_bytes in wanted.items():
@@ -278,7 +277,7 @@ class Server:
                     same.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     async def close(self) -> None:
-        """Stop listening and end every connection; handlers are cancelled. Returns when all is done."""
+        """Stop listening, end every connection and cancel handlers. Returns when all is done."""
         self.closing = True
         if self._listening is not None:
             self._listening.close()
@@ -336,7 +335,7 @@ class Server:
         peer: Peer,
         admission: Admission,
     ) -> None:
-        """The life of a connection whose client has to show who it is."""
+        """Serve a connection whose client must authenticate."""
         tls = writer.get_extra_info("ssl_object")
         if tls is None and self._has_tls:
             raise AssertionError("a listener with TLS has a connection without")
@@ -349,13 +348,13 @@ class Server:
         await _Session(self, reader, writer, shown, security.login(), admission, security).run()
 
     def make_room_for_answers(self) -> None:
-        """Cut off the slowest readers until unread answers take no more than they may."""
+        """Disconnect the slowest readers until unread answers are within their limit."""
         while self.unread.bytes > self.limits.max_unread_bytes and (slowest := self.unread.slowest()) is not None:
             self.unread.forget(slowest)
             slowest.cut_off(f"unread answers take more than {self.limits.max_unread_bytes} bytes together")
 
     async def _flush_and_close(self, writer: asyncio.StreamWriter) -> None:
-        """Let the last answers leave; what the client does not read in time is not kept for it."""
+        """Send the last answers; those that the client does not read in time are dropped."""
         writer.close()
         try:
             async with asyncio.timeout(self.limits.linger_timeout_ms / 1000):
@@ -365,10 +364,10 @@ class Server:
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
-    """Feeds a session's stream with what has no answer at once."""
+    """Feeds a session's stream with data that has no immediate answer."""
 
     session: "_Session | None" = None
-    """None before it begins and after its end."""
+    """None before the session begins and after its end."""
 
     def data_received(self, data: bytes) -> None:
         if self.session is None or not self.session.answer_at_once(data):
@@ -380,7 +379,7 @@ class _Ended(Exception):  # noqa: N818 - not an error, the way out of a TaskGrou
 
 
 class _Session:
-    """A connection: a reader, a handler per request, and the gate that holds the reader back."""
+    """A connection: a reader, a handler per request, and the limit that holds the reader back."""
 
     def __init__(
         self,
@@ -414,7 +413,7 @@ class _Session:
         self._rate = Rate(server.limits.max_requests_per_second)
         self._urgent_rate = Rate(URGENT_PER_SECOND)
         self._in_queue: Counter[Room] = Counter()
-        """Bytes of large requests in each room whose answers are not made."""
+        """Bytes of large requests without an answer, per limit."""
         self._held_bytes = 0
         self._gate = asyncio.Semaphore(server.limits.max_in_flight)
         self._muted_until_ms = 0
@@ -422,12 +421,12 @@ class _Session:
         self._shortcut = None if server.shortcut is None or not login.is_in else server.shortcut(peer)
         self._loop = asyncio.get_running_loop()
         self._at_rest = False
-        """Whether it waits for the beginning of a request, and nothing of one is in its stream."""
+        """Whether the session waits for the start of a request, and its stream is empty."""
         self._heard_s = 0.0
-        """When something came last, on the clock of the event loop."""
+        """Time of the last received data, on the clock of the event loop."""
 
     async def run(self) -> None:
-        """Until either side ends it. Raises nothing but cancellation."""
+        """Serve until either side ends the connection. Raises nothing but cancellation."""
         protocol: object = self._writer.transport.get_protocol()
         protocol = protocol.protocol if isinstance(protocol, IntoBuffer) else protocol
         assert isinstance(protocol, _Protocol)
@@ -471,7 +470,7 @@ class _Session:
         return None if self._login.is_in else self._admission.left_s(self._server.clock.monotonic_ms())
 
     def answer_at_once(self, data: bytes) -> bool:
-        """Whether ``data`` was a whole request, and has its answer; else nothing has happened yet."""
+        """Return whether ``data`` was a whole request and has its answer; otherwise nothing has happened yet."""
         self._at_rest = self._at_rest and self._answered_at_once(data)
         return self._at_rest
 
@@ -522,15 +521,15 @@ class _Session:
         raise _Ended
 
     def _admit_stranger(self, slot: Slot) -> _Queued:
-        """Read a request of who has not logged in: one that may come then, and no other is even decoded, nor is it the
-        turn of anybody else's."""
+        """Decode a request of an unauthenticated client. Only requests that are allowed before a login are decoded, and
+        they delay no other client."""
         assert slot.frame is not None
         require_before_login(slot.frame)
         self._machine.decode(slot)
         return _NOT_QUEUED
 
     async def _greeted(self, request: Request) -> Reply | None:
-        """A step of the login; None: the request is the handler's."""
+        """Handle a step of the login; None: the request is the handler's."""
         if self._security is not None and request.api_key in SASL_APIS:
             await self._security.ready(self._login.mechanism_of(request))
             if isinstance(request.message, SaslAuthenticateRequest):
@@ -539,16 +538,16 @@ class _Session:
         return self._login.take(request, clock.monotonic_ms(), clock.wall_ms())
 
     async def _work(self, token: bytes) -> None:
-        """Have done what a message of a mechanism takes time for."""
+        """Run the slow work of a SASL message."""
         if self._security is not None and (work := self._login.work(token)):
             await self._security.work(work)
 
     async def _reply(self, slot: Slot, reply: Reply) -> None:
-        """Answer a step of the login; the connection of one who was refused ends behind it."""
+        """Answer a step of the login. The connection of a refused client ends after it."""
         if reply.refused:
             self._complain(reply.refused)
             assert self._security is not None
-            await asyncio.sleep(self._security.settings.refusal_delay_ms / 1000)  # who tries passwords has to wait
+            await asyncio.sleep(self._security.settings.refusal_delay_ms / 1000)  # slows down password guessing
         if isinstance(reply.message, bytes):
             if reply.refused:
                 raise _Ended
@@ -568,7 +567,7 @@ class _Session:
             self._enter(self._login.user, self._patience)
 
     def _enter(self, user: str, patience: asyncio.Timeout) -> None:
-        """The client has logged in, or again."""
+        """Note that the client has logged in, perhaps again."""
         patience.reschedule(None)
         self._machine.allow(self._limits.max_frame_bytes)
         by_token = self._login.token_authenticated
@@ -577,7 +576,7 @@ class _Session:
         self._admission.logged_in()
 
     async def _admit(self, slot: Slot) -> _Queued:
-        """Wait until it is this request's turn, and read it; the room that it takes, to be given back."""
+        """Wait for the turn of a request, and decode it. Return the limit and bytes that it holds."""
         frame = slot.frame
         assert frame is not None
         server = self._server
@@ -607,7 +606,7 @@ class _Session:
         return queued
 
     async def _wait_while_muted(self) -> None:
-        """Hold the next request back. A connection that would be silent for longer than one may be is closed."""
+        """Delay the next request. A connection that would be muted for longer than the idle limit is closed."""
         wait_ms = self._muted_until_ms - self._server.clock.monotonic_ms()
         if wait_ms > 0:
             await asyncio.sleep(min(wait_ms, self._limits.idle_timeout_ms) / 1000)
@@ -615,7 +614,7 @@ class _Session:
                 raise _Ended
 
     def _leave_queue(self, queued: _Queued) -> None:
-        """A large request was answered, or will never be."""
+        """Release the bytes of a large request that was answered, or never will be."""
         room, size_bytes = queued
         if room is not None and self._in_queue[room]:
             self._in_queue[room] -= size_bytes
@@ -630,8 +629,8 @@ class _Session:
         self._writer.transport.abort()
 
     def _hold(self, pending_bytes: int) -> None:
-        """Count what waits for the rest of its request, or for its turn. Of who has not logged in it is little, and
-        takes nothing from the others."""
+        """Count bytes that wait for the rest of their request, or for their turn. Those of an unauthenticated client
+        are few, and take nothing from other clients."""
         if self._login.is_stranger:
             return
         self._server.pending_bytes += pending_bytes - self._held_bytes
@@ -641,7 +640,7 @@ class _Session:
             raise _Ended
 
     async def _read(self) -> bytes:
-        """The next bytes, none at the end."""
+        """Return the next bytes; empty at the end."""
         self._heard_s = self._loop.time()
         while True:
             heard_s, pending = self._heard_s, self._machine.pending_bytes
@@ -690,7 +689,7 @@ class _Session:
         self._made(slot)
 
     def _made(self, slot: Slot) -> None:
-        """There is an answer: it counts until the client has taken it, also while it waits for those before it."""
+        """Count an answer from now until the client has read it, including the wait for earlier answers."""
         assert slot.encoded is not None
         if self._writer.transport.is_closing():  # uvloop raises RuntimeError when it is written to
             raise _Ended
@@ -698,7 +697,7 @@ class _Session:
         self._server.make_room_for_answers()
 
     async def _flush(self) -> None:
-        """Write what may leave, wait until the client takes it, and let as many new requests in."""
+        """Write the answers that may leave, wait until the client reads them, and allow as many new requests."""
         data, answers = self._machine.data_to_send()
         if not answers:
             return
@@ -723,14 +722,14 @@ class _Session:
             raise _Ended from None
 
     def _complain(self, reason: str) -> None:
-        """A single line, however many handlers find out."""
+        """Log a single line, however many handlers report the fault."""
         if not self._complained:
             self._complained = True
             self._server.complaints.add("connection.closed", self._peer, reason)
 
 
 class _Complaints:
-    """A log line for each connection that went wrong, up to a rate."""
+    """A log line for each faulty connection, up to a rate."""
 
     def __init__(self, clock: Clock, log: Logger) -> None:
         self._clock = clock
@@ -740,7 +739,7 @@ class _Complaints:
         self._suppressed = 0
 
     def add(self, event: str, peer: Peer, reason: str) -> None:
-        """A peer's fault."""
+        """Log a peer's fault."""
         second = self._clock.monotonic_ms() // 1000
         if second != self._second:
             self._second, self._lines = second, 0
@@ -753,13 +752,13 @@ class _Complaints:
         self._log.warning(event, peer=str(peer), reason=reason, **more)
 
     def add_bug(self, peer: Peer, request: Request) -> None:
-        """A handler's fault, with its traceback."""
+        """Log a handler's fault, with its traceback."""
         self._log.exception("request.failed", peer=str(peer), api=request.api_key.name, version=request.version)
 
 
 def _let_go(error: BaseException | None) -> None:
-    """Take from an exception what it holds: its frames hold the session, its TLS too, and those hold the exception, so
-    that 100 KiB would live until a garbage collection comes to them."""
+    """Drop the traceback of an exception: its frames refer to the session with its TLS state, and the session to the
+    exception. Otherwise 100 KiB stay until a garbage collection."""
     if error is None:
         return
     for one in (*getattr(error, "exceptions", ()), error.__context__, error.__cause__):
@@ -768,13 +767,13 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def _shut(accepted: socket.socket) -> None:
-    """End a connection whose socket is the event loop's."""
+    """End a connection whose socket belongs to the event loop."""
     with contextlib.suppress(OSError):
         accepted.shutdown(socket.SHUT_RDWR)
 
 
 def _words(error: Exception) -> str:
-    """A failure of TLS, without the place in OpenSSL's source."""
+    """Return the text of a TLS failure, without the place in OpenSSL's source."""
     reason = getattr(error, "reason", None)
     return str(reason).replace("_", " ").lower() if reason else str(error)
 

@@ -1,8 +1,8 @@
-"""The server's half of a login over Kafka's own requests, as a machine without I/O (``SaslServerAuthenticator`` of
-4.3.1, KIP-43, KIP-152, KIP-368).
+"""The server's half of a login over Kafka's own requests, as a state machine without I/O (``SaslServerAuthenticator``
+of 4.3.1, KIP-43, KIP-152, KIP-368).
 
-A login by a delegation token holds until that expires. Kafka lets an expired one in that is still in the metadata, and
-closes the connection at its first request; here it is refused at once.
+A login by a delegation token is valid until the token expires. Kafka accepts an expired token that is still in the
+metadata, and closes the connection at its first request; here the login is refused.
 
 ======================  ======================================  =====================================================
 state                   takes                                   and then
@@ -20,8 +20,8 @@ state                   takes                                   and then
 ``RENEWING``            SaslAuthenticate                        as ``PROVING``; the client must be the same
 ======================  ======================================  =====================================================
 
-Whatever is not in the table ends the connection. A listener without SASL is ``IN`` from the start, and answers
-SaslHandshake with ILLEGAL_SASL_STATE, as Kafka does.
+Other requests end the connection. A listener without SASL is ``IN`` from the start, and answers SaslHandshake with
+ILLEGAL_SASL_STATE, as Kafka does.
 """
 
 import functools
@@ -47,22 +47,23 @@ from kjbod.wire.messages import (
 )
 
 _WITH_REQUESTS: Final = 1
-"""Version of SaslHandshake behind which the messages of the mechanism come in requests (KIP-152)."""
+"""Version of SaslHandshake after which SASL messages are wrapped in requests (KIP-152)."""
 AGAIN_AFTER_MS: Final = 1_000
-"""Between the begins of two renewals of a login (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
+"""Minimum time between two renewals of a login (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
 BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""All that a stranger may ask."""
+"""Requests that are allowed before a login."""
 SASL_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 LOGIN_BYTES_MAX: Final = 64 * 1024
-"""Of a request before the login. Kafka takes 512 KiB (``sasl.server.max.receive.size``), for tickets of Kerberos."""
+"""Maximum size of a request before the login. Kafka accepts 512 KiB (``sasl.server.max.receive.size``), for Kerberos
+tickets."""
 _API_KEY_BYTES: Final = 2
 
 
 def require_before_login(frame: bytes) -> None:
-    """Check what a stranger asks for, before it is read.
+    """Check the API of an unauthenticated client's request, before it is decoded.
 
     Raises:
-        RemoteProtocolError: it is for those who have logged in.
+        RemoteProtocolError: the request needs a login.
     """
     key = int.from_bytes(frame[:_API_KEY_BYTES])
     if key not in BEFORE_LOGIN:
@@ -70,7 +71,7 @@ def require_before_login(frame: bytes) -> None:
 
 
 class State(Enum):
-    """State of a login; the table above has what follows."""
+    """State of a login; see the table of the module."""
 
     GREETING = auto()
     HANDSHAKE = auto()
@@ -81,11 +82,11 @@ class State(Enum):
 
 
 class Reply(Struct, frozen=True):
-    """An answer that no handler gives.
+    """Answer that no handler gives.
 
     Attributes:
-        message: to send; bytes: of the mechanism itself, with a length alone, and none to who is refused.
-        refused: why the connection ends behind it, for the log; empty: it goes on.
+        message: message to send; bytes: a raw SASL message with only a length, or none for a refused client.
+        refused: reason for the log why the connection ends after it; empty: the connection continues.
     """
 
     message: ResponseBody | bytes
@@ -96,14 +97,14 @@ class ServerLogin:
     """The login of one connection.
 
     Args:
-        mechanisms: makes a machine for one exchange, by the name of the mechanism; none: the listener has no SASL.
-        lifetimes_ms: ``connections.max.reauth.ms`` by mechanism; not there: a login holds for good.
+        mechanisms: makes the state machine of one exchange, by mechanism; empty: the listener has no SASL.
+        lifetimes_ms: ``connections.max.reauth.ms`` by mechanism; a mechanism without an entry has no limit.
 
     Attributes:
-        state: where it stands.
-        user: who the client has proved to be.
-        token_authenticated: whether it was by a delegation token.
-        takes_tokens: whether messages of the mechanism come next, without requests around them.
+        state: current state of the login.
+        user: user that the client has proved to be.
+        token_authenticated: whether the client logged in by a delegation token.
+        takes_tokens: whether raw SASL messages come next, without requests around them.
     """
 
     def __init__(
@@ -130,28 +131,29 @@ class ServerLogin:
 
     @property
     def is_stranger(self) -> bool:
-        """Whether the client has never shown who it is, where it has to."""
+        """Whether the client must authenticate and never has."""
         return self.user is None and bool(self._mechanisms)
 
     def serves(self, now_ms: int) -> bool:
-        """Whether a request of the handler's would be taken."""
+        """Return whether a request for the handler would be accepted."""
         return self.state is State.IN and (self._expires_ms is None or now_ms < self._expires_ms)
 
     def mechanism_of(self, request: Request) -> str:
-        """The mechanism that a request of SASL is about; empty: none yet."""
+        """Return the mechanism of a SASL request; empty: none yet."""
         message = request.message
         return message.mechanism if isinstance(message, SaslHandshakeRequest) else self._chosen
 
     def work(self, token: bytes) -> Callable[[], None] | None:
-        """Work that is to be done in a thread before a message of the mechanism is taken; None: there is none."""
+        """Return work to do in a thread before a SASL message is processed; None: there is none."""
         machine = self._machine
         return functools.partial(machine.work, token) if isinstance(machine, SlowMechanism) else None
 
     def take(self, request: Request, now_ms: int, wall_ms: int) -> Reply | None:
-        """Take a request; None: it is the handler's. ``wall_ms``: now since 1970, by which delegation tokens expire.
+        """Process a request; None: it is the handler's. ``wall_ms``: milliseconds since 1970, for the end of delegation
+        tokens.
 
         Raises:
-            RemoteProtocolError: it has no place here; the connection is to be closed without an answer.
+            RemoteProtocolError: the request is not allowed in this state; close the connection without an answer.
         """
         message = request.message
         if self.state is State.IN and not isinstance(message, (SaslHandshakeRequest, SaslAuthenticateRequest)):
@@ -171,10 +173,10 @@ class ServerLogin:
         raise RemoteProtocolError(f"{request.api_key.name} before a login")
 
     def take_token(self, token: bytes, now_ms: int, wall_ms: int) -> Reply:
-        """Take a message of the mechanism itself, where :attr:`takes_tokens`.
+        """Process a raw SASL message, if :attr:`takes_tokens`.
 
         Raises:
-            RemoteProtocolError: it is larger than one may be.
+            RemoteProtocolError: the message is too large.
         """
         if len(token) > LOGIN_BYTES_MAX:
             raise RemoteProtocolError(f"{len(token)} bytes of {self._chosen}: at most {LOGIN_BYTES_MAX}")
@@ -211,7 +213,7 @@ class ServerLogin:
         return Reply(SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms))
 
     def _answer(self, token: bytes, now_ms: int, wall_ms: int) -> bytes:
-        """The mechanism's answer, behind which the client may be in. Raises :class:`Refused`."""
+        """Return the mechanism's answer, after which the client may be logged in. Raises :class:`Refused`."""
         assert self._machine is not None
         try:
             answer = self._machine.answer(token)
@@ -229,7 +231,7 @@ class ServerLogin:
         return answer.reply
 
     def _begin_session(self, answer: Answer, now_ms: int, wall_ms: int) -> None:
-        """Note until when the login holds."""
+        """Note the time at which the login ends."""
         of_token_ms = None if answer.token_expires_ms is None else answer.token_expires_ms - wall_ms
         limits_ms = (self._lifetimes_ms.get(self._chosen) or None, answer.lifetime_ms, of_token_ms)
         lifetime_ms = min((one for one in limits_ms if one is not None), default=None)

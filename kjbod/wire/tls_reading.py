@@ -1,7 +1,7 @@
-"""Reading of TLS connections into a buffer that is there.
+"""Read TLS connections into an existing buffer.
 
-Without one asyncio and uvloop make 256 KiB for each read of a connection (``SSLProtocol``), which the C library maps
-and gives back each time: that was a third of what a heartbeat over TLS costs.
+Without a buffer, asyncio and uvloop allocate 256 KiB for each read of a connection (``SSLProtocol``), which the C
+library maps and unmaps each time. That was a third of the cost of a heartbeat over TLS.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ _of_thread = threading.local()
 
 
 def _buffer() -> bytearray:
-    """The buffer of this thread: what is read is copied out of it before anybody else reads."""
+    """Return the buffer of this thread. Data is copied out before the next read."""
     found: bytearray | None = getattr(_of_thread, "buffer", None)
     if found is None:
         found = _of_thread.buffer = bytearray(BUFFER_BYTES)
@@ -21,8 +21,8 @@ def _buffer() -> bytearray:
 
 
 class IntoBuffer(asyncio.BufferedProtocol):
-    """A protocol in front of another one, for which it is read so. It must be none of its kind: uvloop passes over the
-    buffer of whatever is an :class:`asyncio.Protocol` too."""
+    """Protocol that reads for another protocol into this buffer. The class must not be an :class:`asyncio.Protocol`
+    too, because uvloop ignores the buffer of such a class."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self.protocol = protocol
