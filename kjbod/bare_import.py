@@ -1,5 +1,5 @@
-"""Import of a module without the package around it, where a start would pay for what it never uses: javaproperties
-imports an HTTP client by way of XML, which was a tenth of each start of ``kjbod``."""
+"""Import a module without running its package's ``__init__``, to save start-up time: javaproperties imports an HTTP
+client through XML, which took a tenth of each start of ``kjbod``."""
 
 import importlib
 import importlib.util
@@ -8,10 +8,11 @@ from types import ModuleType
 
 
 def import_alone(package: str, name: str) -> ModuleType:
-    """The module ``name`` of a package whose ``__init__`` is not run. Who imports the package later gets it whole.
+    """Return the module ``name`` of a package without running its ``__init__``. A later import of the package gets it
+    whole.
 
     Raises:
-        ModuleNotFoundError: there is none.
+        ModuleNotFoundError: no such module.
     """
     if package in sys.modules:
         return importlib.import_module(f"{package}.{name}")

@@ -1,7 +1,7 @@
-"""The seam for time and randomness: the only module that touches the real ones.
+"""Sources of time and randomness: the only module that uses the real ones.
 
-Pure modules take ``now_ms`` as an argument. Shells take a :class:`Clock` and a ``random.Random``, so that a simulation
-can give them its own.
+Pure modules take ``now_ms`` as an argument. Other modules take a :class:`Clock` and a ``random.Random``, so that a
+simulation can replace both.
 """
 
 import random
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Source of the time, for shells."""
+    """Source of the time, for modules with I/O."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds since an arbitrary moment; never goes back. For deadlines and ages."""
@@ -39,5 +39,5 @@ class SystemClock:
 
 
 def system_random() -> random.Random:
-    """Randomness for ids: the operating system's."""
+    """Return the operating system's random source, for ids."""
     return random.SystemRandom()

@@ -1,4 +1,4 @@
-"""JSON that others may have written: read whole, or refused with one kind of error."""
+"""Parse untrusted JSON: the whole text, or one kind of error."""
 
 import json
 import math
@@ -9,10 +9,10 @@ INT64_MAX = 2**63 - 1
 
 
 def parse_document(content: bytes | str) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none, or has a number that is none (NaN, 1e400), or nests deeper than Python goes.
+        ValueError: the text is not JSON, has an invalid number (NaN, 1e400), or nests deeper than Python allows.
     """
     try:
         return json.loads(content, parse_constant=_no_number, parse_float=_finite)
@@ -21,10 +21,10 @@ def parse_document(content: bytes | str) -> Any:
 
 
 def int_of(value: object, least: int = 0, most: int = INT64_MAX) -> int:
-    """``value``, which has to be an integer between these.
+    """Return ``value``, which must be an integer in this range.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the value is not.
     """
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"not an integer from {least} to {most}")
@@ -32,10 +32,10 @@ def int_of(value: object, least: int = 0, most: int = INT64_MAX) -> int:
 
 
 def text_of(value: object) -> str:
-    """``value``, which has to be a string.
+    """Return ``value``, which must be a string.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the value is not.
     """
     if not isinstance(value, str):
         raise ValueError("not a string")

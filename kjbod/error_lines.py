@@ -1,4 +1,4 @@
-"""Errors of the command line: one line per problem on stderr, never a traceback unless asked for."""
+"""Print errors of the command line: one line per problem on stderr, and a traceback only on request."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ DEBUG_VARIABLE = "KJBOD_DEBUG"
 
 
 def report(error: KjbodError) -> int:
-    """Print the error's lines; gives its exit code."""
+    """Print the error's lines, and return its exit code."""
     _flush_logging()
     _show_traceback()
     for line in str(error).splitlines() or [type(error).__name__]:
@@ -23,14 +23,14 @@ def report(error: KjbodError) -> int:
 
 
 def report_usage(error: click.UsageError) -> int:
-    """Print how the command is used, and what is wrong; gives the exit code."""
+    """Print the usage of the command and the mistake, and return the exit code."""
     with contextlib.suppress(OSError):
         error.show()
     return error.exit_code
 
 
 def in_one_line(error: Exception) -> str:
-    """Text of ``error`` for a reader of one line."""
+    """Return the text of ``error`` in one line."""
     if isinstance(error, click.ClickException):
         return error.format_message()
     known = error if isinstance(error, KjbodError) else no_room(error)
@@ -45,7 +45,7 @@ def _bug(error: Exception, *, shown: bool) -> str:
 
 
 def report_bug(error: Exception) -> int:
-    """Print one line about an error that nobody foresaw, or about a host that has no room; gives the exit code."""
+    """Print one line about an unexpected error, or about a host without free resources, and return the exit code."""
     scarce = no_room(error)
     if scarce is not None:
         return report(scarce)
@@ -55,8 +55,8 @@ def report_bug(error: Exception) -> int:
 
 
 def say(line: str) -> None:
-    """Print ``line`` on stderr. A daemon's goes the way of its log: a stderr that nobody reads must not keep the
-    process, and one that is gone must not change its exit code."""
+    """Print ``line`` on stderr. A daemon's line goes through its log: a stderr without a reader must not block the
+    process, and a closed one must not change its exit code."""
     logging = sys.modules.get("kjbod.runtime.logging")
     if logging is None or not logging.write_plain(line):
         with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ def _show_traceback() -> bool:
 
 
 def _flush_logging() -> None:
-    """Let the log lines that led to the error come first. Most commands do not log and do not import it."""
+    """Write pending log lines first, because they may explain the error. Most commands do not import logging."""
     logging = sys.modules.get("kjbod.runtime.logging")
     if logging is not None:
         logging.flush_logging()

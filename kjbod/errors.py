@@ -1,19 +1,19 @@
-"""The small tree of errors that kjbod raises on purpose.
+"""Errors that kjbod raises on purpose.
 
-Anything else that escapes is a bug. An error that a user can cause carries one line that says what, where and what to
-do; the command line prints that line and exits with :attr:`KjbodError.exit_code`.
+Any other exception is a bug. An error that a user can cause has one line with problem, place and remedy; the command
+line prints that line and exits with :attr:`KjbodError.exit_code`.
 """
 
 EXIT_FAILURE = 1
-"""What Kafka's tools and a broker that cannot start answer."""
+"""Exit code of Kafka's tools, and of a broker that cannot start."""
 EXIT_CONFIG = 78
 """``EX_CONFIG`` of sysexits.h: a restart cannot help. The units list it in ``RestartPreventExitStatus``."""
 EXIT_DISK_FAILURE = 74
-"""``EX_IOERR`` of sysexits.h: the agent gave up because of failed log directories."""
+"""``EX_IOERR`` of sysexits.h: the agent stopped because of failed log directories."""
 
 
 class KjbodError(Exception):
-    """The root: one line for a person."""
+    """Base class of all kjbod errors: one line of text for the user."""
 
     exit_code = EXIT_FAILURE
 
@@ -29,19 +29,19 @@ class ConfigError(KjbodError):
 
 
 class LoginUnavailable(KjbodError):  # noqa: N818 - a state of others
-    """Something that a login needs cannot be had now; it may be later."""
+    """A resource for a login is temporarily unavailable."""
 
 
 class StorageError(KjbodError):
-    """A log directory, its ``meta.properties`` or a metadata log cannot be used as it is."""
+    """A log directory, its ``meta.properties`` or a metadata log cannot be used in its current state."""
 
 
 class LogCorruptError(StorageError):
-    """A metadata log or snapshot does not check somewhere else than in its torn tail; names file and position.
+    """A metadata log or snapshot is damaged outside its torn tail; the text has file and position.
 
     Args:
-        message: with what to do where the log is all that there is.
-        found: the same without that, for who has but a copy.
+        message: text with the remedy if the log is the only copy.
+        found: text without that remedy, for readers of a copy.
     """
 
     def __init__(self, message: str, found: str | None = None) -> None:
@@ -50,15 +50,15 @@ class LogCorruptError(StorageError):
 
 
 class ProtocolError(KjbodError):
-    """Base of the two ways in which a conversation can go wrong."""
+    """Base of the two kinds of protocol errors."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what it may not send. The connection ends, the program goes on."""
+    """The peer violated the protocol. The connection ends, the program continues."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to send what may not be sent: a bug here."""
+    """Our own protocol violation, found before it was sent: a bug."""
 
 
 class UnsupportedVersionError(ProtocolError):

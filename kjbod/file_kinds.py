@@ -1,7 +1,7 @@
-"""Kinds of files that stand beside the one that a command reads, by their names and first bytes. Pure.
+"""Recognize other files than the one a command reads, by their names and first bytes. Pure.
 
-A command that is given another kind of file says in one line what the file is, and what reads it. A file that is not
-known here is none of these kinds.
+A command that gets another kind of file reports in one line what the file is, and what reads it. Unknown files are none
+of these kinds.
 
 Source: names of files in a log directory (``UnifiedLog``, ``LogFileUtils``, ``MetaPropertiesEnsemble``); magic numbers.
 """
@@ -51,9 +51,9 @@ _WIDE: Final[Mapping[bytes, str]] = {
     b"\xfe\xff": _UTF16,
 }
 BYTE_ORDER_MARK: Final = "\xef\xbb\xbf"
-"""UTF-8's, as Java reads it: each byte a character of ISO-8859-1, and part of the first key."""
+"""UTF-8's byte order mark as Java reads it: each byte a character of ISO-8859-1, and part of the first key."""
 _LINES: Final = rb"(?:[ \t]*(?:(?:#|//).*)?\n)*[ \t]*"
-"""Empty lines and comments before the first line that tells. Each line matches in one way alone: no search is long."""
+"""Empty lines and comments before the first relevant line. Each line matches in only one way, so no search is long."""
 _TEXTS: Final = (
     (re.compile(rb"\s*[{\[]\s*[\"{}\]]"), "JSON"),
     (re.compile(rb"\s*<(\?xml|!DOCTYPE|[A-Za-z]+[ />])"), "XML"),
@@ -88,20 +88,20 @@ _PROPERTIES: Final[tuple[tuple[frozenset[str], str], ...]] = (
 
 
 def kind_by_name(path: str) -> str | None:
-    """Return the kind of a file of a log directory by its path; None: the name is none that only one kind has."""
+    """Return the kind of a file of a log directory by its path; None: the name does not identify a kind."""
     name = path.rpartition("/")[2]
     return _NAMES.get(name) or next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
 
 
 def replica_of(path: str) -> str | None:
-    """Return the topic partition whose replica a segment is of, by its path; None: of the metadata log, or unknown."""
+    """Return the topic partition of a segment by its path; None: a segment of the metadata log, or unknown."""
     folder = path.rpartition("/")[0].rpartition("/")[2]
     found = _PARTITION.fullmatch(folder)
     return None if found is None or folder == _METADATA_TOPIC else f"{found[1]}-{found[2]}"
 
 
 def kind_by_content(head: bytes) -> str | None:
-    """Return the kind of a file that is text of no properties, or no text, by its begin; None: it is not known."""
+    """Return the kind of a file whose start is not properties text; None: unknown."""
     for magic, kind in (*_WIDE.items(), *_PACKED.items()):
         if head.startswith(magic):
             return kind
@@ -117,21 +117,21 @@ def kind_by_content(head: bytes) -> str | None:
 
 
 def _is_utf16_without_mark(head: bytes) -> bool:
-    """Whether each other byte of a text's begin is NUL, as Windows' editors may write it."""
+    """Return whether every other byte at the start of a text is NUL, as Windows' editors may write it."""
     text = head[:64]
     return len(text) >= 8 and any(not any(text[at::2]) and all(text[1 - at :: 2]) for at in (0, 1))
 
 
 def kind_of_properties(properties: Mapping[str, str]) -> str | None:
-    """Return the kind of a file of properties that has no ``process.roles``; None: it may be a server's."""
+    """Return the kind of a properties file without ``process.roles``; None: it may be a server's."""
     if "process.roles" in properties:
         return None
     return next((kind for keys, kind in _PROPERTIES if keys <= properties.keys()), None)
 
 
 def misspelled(given: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Keys of a file that Kafka does not know, each with the known one that only differs in case, in the signs between
-    its words, or by a byte order mark before it."""
+    """Yield the unknown keys of a file, each with the known key from which it differs only in case, in separators, or
+    by a leading byte order mark."""
     plain = {_plain(name): name for name in known}
     for key in given:
         meant = plain.get(_plain(key))
@@ -140,7 +140,7 @@ def misspelled(given: Iterable[str], known: Collection[str]) -> Iterator[tuple[s
 
 
 def has_mark(key: str) -> bool:
-    """Whether a key has a byte order mark before it."""
+    """Return whether a key begins with a byte order mark."""
     return key.startswith(BYTE_ORDER_MARK)
 
 

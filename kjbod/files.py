@@ -1,5 +1,4 @@
-"""Writing a file so that after a crash it is the old one or the new one, whole; and reading one that may be anything.
-All calls here block."""
+"""Write files so that a crash leaves the old or the new one, whole; and read files of unknown kind. All calls block."""
 
 import contextlib
 import errno
@@ -10,16 +9,16 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes, *, temporary_suffix: str = ".tmp", mode: int = 0o644) -> None:
-    """Replace ``path`` by ``data``: written beside it, fsynced, renamed over it, the directory fsynced.
+    """Replace ``path`` by ``data``: write beside it, fsync, rename over it, fsync the directory.
 
     ``mode`` is subject to the umask (``PropertiesUtils.writePropertiesFile``, ``Utils.atomicMoveWithFallback``).
 
     Raises:
-        OSError: with the file's name. ``path`` is as it was and the temporary file is gone, unless only the last fsync
+        OSError: with the file's name. ``path`` is unchanged and the temporary file is gone, unless only the last fsync
             failed: then the new file is in place and may not survive a crash.
     """
     temporary = path.with_name(path.name + temporary_suffix)
-    temporary.unlink(missing_ok=True)  # of a crash before; it may be read-only
+    temporary.unlink(missing_ok=True)  # left by a crash; it may be read-only
     try:
         _write_synced(temporary, data, mode)
         temporary.replace(path)
@@ -31,7 +30,7 @@ def write_atomically(path: Path, data: bytes, *, temporary_suffix: str = ".tmp",
 
 
 def open_to_read(path: Path, *, bytes_max: int | None = None) -> int:
-    """A descriptor of the regular file ``path``; waits for nobody where it is something else, a FIFO for example.
+    """Open the regular file ``path`` and return a descriptor. Never waits on other kinds of files, for example a FIFO.
 
     Raises:
         OSError: with the file's name: it cannot be opened, is no regular file, or has more than ``bytes_max``.
@@ -52,7 +51,7 @@ def open_to_read(path: Path, *, bytes_max: int | None = None) -> int:
 
 
 def read_file(path: Path, *, bytes_max: int | None = None) -> bytes:
-    """Contents of the regular file ``path``.
+    """Return the contents of the regular file ``path``.
 
     Raises:
         OSError: as :func:`open_to_read`, or it cannot be read.
@@ -62,15 +61,15 @@ def read_file(path: Path, *, bytes_max: int | None = None) -> bytes:
 
 
 def reason_of(error: OSError) -> str:
-    """Text of what is wrong, and with which file where that is known."""
+    """Return the reason of an error, with the file if known."""
     return f"{error.strerror}" if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def make_directories(path: Path) -> None:
-    """Make ``path`` and the parents that it lacks, each of them durable; fine if it exists.
+    """Create ``path`` and its missing parents durably; an existing directory is no error.
 
     Raises:
-        OSError: with the name that could not be made.
+        OSError: with the name that could not be created.
     """
     if path.is_dir():
         return
@@ -80,7 +79,7 @@ def make_directories(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make what was created, renamed or removed in the directory ``path`` durable.
+    """Make changes of names in the directory ``path`` durable.
 
     Raises:
         OSError: with the directory's name.
@@ -94,7 +93,7 @@ def fsync_directory(path: Path) -> None:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """``write`` until all of ``data`` is written.
+    """Write all of ``data``, with as many calls as needed.
 
     Raises:
         OSError: as ``write``; a part may have been written.
@@ -116,7 +115,7 @@ def _write_synced(path: Path, data: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Calls on a descriptor fail without a name; a person needs one."""
+    """Add the path to errors of calls on a descriptor, which have no name."""
     try:
         yield
     except OSError as error:

@@ -1,11 +1,11 @@
-"""Kafka's 128-bit ids, directory ids and the ids that are reserved.
+"""Kafka's 128-bit ids, directory ids and the reserved ids.
 
 A :class:`Uuid` is its 16 bytes, big-endian, most significant half first. Text is URL-safe base64 without padding,
 always 22 characters (``common.Uuid``). Order is Java's: both halves are *signed*, so a plain sort of bytes or of
 ``uuid.UUID`` gives another order than Kafka's wherever a half has its top bit set.
 
-The reserved directory ids are those of shipped Kafka, not those of KIP-858's text: a reader of an old record that has
-no such field sees zero, and "absent" has to mean MIGRATING (commit ``bd18551b32a``).
+The reserved directory ids are those of shipped Kafka, not those of KIP-858's text. A reader of an old record without
+the field sees zero, so an absent field must mean MIGRATING (commit ``bd18551b32a``).
 """
 
 import base64
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
 
 NO_CLUSTER_ID = "(none: cluster.id is empty)"
-"""For people, in the place of a cluster id: a file that was written by hand may have an empty one."""
+"""Text in place of an empty cluster id, which a hand-written file may have."""
 _HALVES = struct.Struct(">qq")
 _TEXT_LENGTH_MAX = 24
 
@@ -39,13 +39,13 @@ class Uuid(bytes):
 
     @classmethod
     def of(cls, most_significant: int, least_significant: int) -> Self:
-        """The id with these two signed 64-bit halves."""
+        """Return the id with these two signed 64-bit halves."""
         return cls(_HALVES.pack(most_significant, least_significant))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The id that ``text`` names, as ``Uuid.fromString``: at most 24 characters, padding and a non-canonical last
-        character accepted.
+        """Parse an id, as ``Uuid.fromString``: at most 24 characters; padding and a non-canonical last character are
+        accepted.
 
         Raises:
             ValueError: too long, not URL-safe base64, or not 16 bytes.
@@ -68,7 +68,7 @@ class Uuid(bytes):
 
     @property
     def halves(self) -> tuple[int, int]:
-        """The two signed halves: Java's sort key."""
+        """Return the two signed halves: Java's sort key."""
         most, least = _HALVES.unpack(self)
         return most, least
 
@@ -101,22 +101,22 @@ METADATA_TOPIC_ID = ONE
 METADATA_TOPIC_NAME = "__cluster_metadata"
 
 MIGRATING = ZERO
-"""Some directory hosts the replica; from before directories were recorded (``DirectoryId.MIGRATING``)."""
+"""An unknown directory hosts the replica; from before directories were recorded (``DirectoryId.MIGRATING``)."""
 UNASSIGNED = ONE
 """No directory known yet (``DirectoryId.UNASSIGNED``)."""
 LOST = Uuid.of(0, 2)
-"""In some offline directory that cannot be named (``DirectoryId.LOST``)."""
+"""An offline directory whose id is unknown (``DirectoryId.LOST``)."""
 
 
 def is_reserved(directory: Uuid) -> bool:
-    """Whether no log directory may have this id: the first hundred ids (``DirectoryId.reserved``)."""
+    """Return whether an id is among the first hundred, which no log directory may have (``DirectoryId.reserved``)."""
     most, least = directory.halves
     return most == 0 and least < 100
 
 
 def random_uuid(rng: "random.Random") -> Uuid:
-    """A version-4 id for topics, incarnations and clusters (``Uuid.randomUuid``): not zero, not one, and without a
-    leading dash, which command lines would take for an option."""
+    """Return a random version-4 id for topics, incarnations and clusters (``Uuid.randomUuid``). It is not zero, not
+    one, and has no leading dash, which command lines would read as an option."""
     while True:
         raw = bytearray(rng.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -130,9 +130,9 @@ _AGENT_MARK = b"kjbod\1"
 
 
 def random_agent_incarnation(rng: "random.Random") -> Uuid:
-    """An incarnation id by which others know an agent from a broker: a UUID of version 8, whose first 48 bits are free
-    for such a mark (RFC 9562, 5.8). Kafka's brokers draw theirs by ``Uuid.randomUuid``, of version 4, so none of them
-    ever has it; and every RegisterBrokerRecord has it, whatever the release of the controller and its features."""
+    """Return an incarnation id that marks an agent: a UUID of version 8, whose first 48 bits are free for a mark (RFC
+    9562, 5.8). Kafka's brokers use ``Uuid.randomUuid``, version 4, so their ids never have the mark. Every
+    RegisterBrokerRecord has this id, whatever the controller's release and features."""
     raw = bytearray(_AGENT_MARK + rng.randbytes(10))
     raw[6] = raw[6] & 0x0F | 0x80
     raw[8] = raw[8] & 0x3F | 0x80
@@ -140,12 +140,12 @@ def random_agent_incarnation(rng: "random.Random") -> Uuid:
 
 
 def is_agent_incarnation(incarnation_id: Uuid) -> bool:
-    """Whether a broker that registered under this incarnation id is a kjbod agent."""
+    """Return whether a broker with this incarnation id is a kjbod agent."""
     return incarnation_id.startswith(_AGENT_MARK) and incarnation_id[6] >> 4 == 8
 
 
 def random_directory_id(rng: "random.Random", used: Collection[Uuid] = ()) -> Uuid:
-    """A directory id: 128 random bits, never reserved, never with a leading dash, never one of ``used``
+    """Return a random directory id that is not reserved, has no leading dash, and is not in ``used``
     (``MetaPropertiesEnsemble.Copier.generateValidDirectoryId``)."""
     while True:
         drawn = Uuid(rng.randbytes(16))
@@ -154,9 +154,8 @@ def random_directory_id(rng: "random.Random", used: Collection[Uuid] = ()) -> Uu
 
 
 def is_online(directory: Uuid, registered: Iterable[Uuid]) -> bool:
-    """Whether a replica assigned to ``directory`` is online on a broker that has ``registered`` these directories
-    (``DirectoryId.isOnline``). An empty registration is a broker from before directories were recorded: online
-    (KAFKA-16162)."""
+    """Return whether a replica in ``directory`` is online on a broker that has ``registered`` these directories
+    (``DirectoryId.isOnline``). An empty registration is from before directories were recorded: online (KAFKA-16162)."""
     if directory in (UNASSIGNED, MIGRATING):
         return True
     if directory == LOST:

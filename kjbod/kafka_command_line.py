@@ -1,4 +1,4 @@
-"""The command line of a Kafka server (``kafka.Kafka``, ``core/src/main/scala/kafka/Kafka.scala``). Pure."""
+"""Parse the command line of a Kafka server (``kafka.Kafka``, ``core/src/main/scala/kafka/Kafka.scala``). Pure."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,9 +1,9 @@
-"""Reads of a file's medium, whatever the page cache says. Blocking code; Linux.
+"""Read a file's content from its device, bypassing the page cache. Blocking code; Linux.
 
-When the device refuses a write, the kernel tells one fsync of it, and keeps the pages as if they had been written:
-clean, readable, with what is nowhere else. From then on each fsync succeeds, and each process reads what is gone as
-soon as the pages are (PostgreSQL's "fsyncgate" of 2018; ``Documentation/filesystems/vfs.rst``, "Handling errors during
-writeback"). So after an end that nobody knows, a file is believed only as it comes from the medium:
+When the device refuses a write, the kernel reports it to one fsync. It keeps the pages as clean and readable, although
+their data is not on the device. Later fsyncs succeed, and the data is lost when the pages are dropped (PostgreSQL's
+"fsyncgate" of 2018; ``Documentation/filesystems/vfs.rst``, "Handling errors during writeback"). So after an unclean
+end, a file is trusted only as read from the device:
 
 - ``fsync`` writes what a killed process left dirty, and has the device empty its own cache;
 - ``POSIX_FADV_DONTNEED`` drops the pages; ``mincore`` tells whether any stayed, since those that another process has
@@ -26,15 +26,16 @@ from kjbod.errors import StorageError
 from kjbod.files import open_to_read
 
 _TRIES = 20
-"""Pages may be locked for a moment, or on a processor's list of new ones."""
+"""Tries, because pages may be locked briefly, or on a processor's list of new pages."""
 _PAUSE_S = 0.01
 _READ_BYTES = 1 << 20
 _STATFS_BYTES = 256
-"""More than any ``struct statfs`` has; it begins with the type, a long."""
+"""Larger than any ``struct statfs``, which begins with the type, a long."""
 _IN_MEMORY = frozenset({0x01021994, 0x858458F6})
 """TMPFS_MAGIC, RAMFS_MAGIC (``linux/magic.h``)."""
 _NOT_ALLOWED = frozenset({errno.EPERM, errno.EACCES, errno.ENOSYS})
-"""What a filter of system calls (seccomp) answers to mincore(2): nobody knows what is cached, so all is compared."""
+"""Errors of mincore(2) under a filter of system calls (seccomp): the cache state is unknown, so everything is
+compared."""
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -45,11 +46,11 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 
 
 def read_anew(path: Path, *, bytes_max: int | None = None) -> None:
-    """Read a file from its medium: what the page cache has of it from now on is what is there.
+    """Read a file from its device, so that the page cache has the device's content afterwards.
 
     Raises:
-        StorageError: it cannot be synced or read, is no regular file, or has more than ``bytes_max``; or the page cache
-            has something else, and cannot be dropped.
+        StorageError: the file cannot be synced or read, is no regular file, or has more than ``bytes_max``; or the page
+            cache has other content and cannot be dropped.
     """
     try:
         fd = open_to_read(path, bytes_max=bytes_max)
@@ -65,7 +66,7 @@ def read_anew(path: Path, *, bytes_max: int | None = None) -> None:
 
 
 def _is_dropped(fd: int) -> bool:
-    """Whether the page cache let go of the file."""
+    """Return whether the page cache dropped the file."""
     for _ in range(_TRIES):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         if not _is_cached(fd):
@@ -84,7 +85,7 @@ def _read(fd: int) -> None:
 
 
 def _is_cached(fd: int) -> bool:
-    """Whether the page cache has any page of the file, or nobody may tell."""
+    """Return whether the page cache has any page of the file, or its state is unknown."""
     size = os.fstat(fd).st_size
     if not size:
         return False
@@ -104,10 +105,10 @@ def _is_cached(fd: int) -> bool:
 
 
 def _compare(path: Path, fd: int) -> None:
-    """The cache stayed: it must have what the medium has.
+    """Require that cached pages that could not be dropped equal the device's content.
 
     Raises:
-        StorageError: it has not, or nobody can tell.
+        StorageError: they differ, or that is unknown.
         OSError: the file cannot be read.
     """
     if _is_in_memory(fd):
@@ -118,7 +119,7 @@ def _compare(path: Path, fd: int) -> None:
     except OSError:
         raise StorageError(f"what {path} holds on its disk cannot be told: the page cache has it, {held}") from None
     try:
-        # Page by page: btrfs takes the rest of a read that stops at a hole from the cache.
+        # Page by page: btrfs reads the rest of a request from the cache after a hole.
         with mmap.mmap(-1, mmap.PAGESIZE) as piece:
             for position in range(0, os.fstat(fd).st_size, mmap.PAGESIZE):
                 count = os.preadv(direct, [piece], position)

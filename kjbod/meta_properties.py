@@ -1,10 +1,10 @@
-"""``meta.properties``: who a log directory belongs to.
+"""``meta.properties``: the owner of a log directory.
 
-Each log directory has one: the cluster, the node and, since KIP-858, the directory's own id. An *ensemble* is what all
-directories of a node say together. Content and rules are those of ``MetaProperties`` and ``MetaPropertiesEnsemble`` of
-Kafka 4.3.1, texts of errors included (KIP-858, section "meta.properties").
+Each log directory has such a file with the cluster, the node and, since KIP-858, the directory's own id. An *ensemble*
+is the content of all directories of a node. Content, rules and error texts are those of ``MetaProperties`` and
+``MetaPropertiesEnsemble`` of Kafka 4.3.1 (KIP-858, section "meta.properties").
 
-All here is a function of bytes: the agent gets them from the worker process of each disk, never from the disk.
+All functions take bytes: the agent gets them from the worker process of each disk, never from the disk.
 """
 
 import enum
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 META_PROPERTIES_NAME = "meta.properties"
 KNOWN_DIRECTORIES_NAME = "known_directories.json"
-"""The file in ``kjbod.state.dir`` in which an agent remembers which directory lies where."""
+"""File in ``kjbod.state.dir`` in which an agent remembers its directories."""
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 class MetaPropertiesError(StorageError):
-    """A meta.properties that cannot be used, or an ensemble that contradicts itself or what was expected."""
+    """A meta.properties that cannot be used, or an ensemble with a contradiction."""
 
 
 class MetaProperties(Struct, frozen=True):
-    """A file. ``version`` 1 is KRaft's and has cluster and node id; 0 is ZooKeeper's and may lack both.
+    """Content of a file. ``version`` 1 is KRaft's and has cluster and node id; 0 is ZooKeeper's and may lack both.
 
     ``cluster_id`` is free text, not always an id.
     """
@@ -46,7 +46,7 @@ class MetaProperties(Struct, frozen=True):
     directory_id: Uuid | None = None
 
     def to_properties(self) -> dict[str, str]:
-        """Keys and values in the order in which 4.3.1 writes them (the hash order of its table)."""
+        """Return keys and values in the order in which 4.3.1 writes them (the hash order of its table)."""
         node_key = "broker.id" if self.version == 0 else "node.id"
         directory_id = None if self.directory_id is None else str(self.directory_id)
         values = {
@@ -62,7 +62,7 @@ class MetaProperties(Struct, frozen=True):
 
 
 def parse_meta_properties(text: bytes, where: str) -> MetaProperties:
-    """The content of the file ``where``; keys it does not know are ignored (``MetaProperties.Builder``).
+    """Parse the content of the file ``where``; unknown keys are ignored (``MetaProperties.Builder``).
 
     Raises:
         MetaPropertiesError: ``Error loading <where>: `` and Kafka's text.
@@ -74,14 +74,15 @@ def parse_meta_properties(text: bytes, where: str) -> MetaProperties:
 
 
 def trouble_with(content: bytes | None, path: str, command: str, *, needs_id: bool = True) -> str | None:
-    """Return the line about a directory whose ``meta.properties`` is not fit for a node, with the remedy, the same in
-    each command. None: cluster, node and directory are in it.
+    """Return the line about a directory whose ``meta.properties`` is unusable for a node, with the remedy. All commands
+    share it. None: cluster, node and directory are set.
 
     Args:
-        content: of the file; None: there is none.
-        path: of the directory.
-        command: that formats it and leaves alone what is formatted, with ``CLUSTER_ID`` for the cluster's id.
-        needs_id: whether it is a trouble that the directory has no id; who starts a node gives it one.
+        content: content of the file; None: no file.
+        path: path of the directory.
+        command: command that formats it without changing formatted directories, with ``CLUSTER_ID`` for the cluster's
+            id.
+        needs_id: whether a missing directory id is a problem; a starting node creates one.
     """
     file = f"{path}/{META_PROPERTIES_NAME}"
     if content is None:
@@ -106,7 +107,7 @@ def trouble_with(content: bytes | None, path: str, command: str, *, needs_id: bo
             return f"{file} is damaged (it has no node.id and no cluster.id): {anew}"
         meta = _from_properties(properties)
     except ValueError as error:
-        reason = str(error).replace("`", "'")  # around the command alone
+        reason = str(error).replace("`", "'")  # backquotes only around the command
         return f"{file} is damaged ({reason}): {anew}"
     if meta.directory_id is None and needs_id:
         return (
@@ -118,10 +119,10 @@ def trouble_with(content: bytes | None, path: str, command: str, *, needs_id: bo
 
 
 def format_command(source: str, *, dynamic_controller: bool) -> str:
-    """The command that formats what is not formatted, and gives directories an id that have none.
+    """Return the command that formats unformatted directories, and gives a missing id to others.
 
     Args:
-        source: file of the configuration.
+        source: configuration file.
         dynamic_controller: whether the node is a controller without ``controller.quorum.voters``.
     """
     flag = " --no-initial-controllers" if dynamic_controller else ""
@@ -151,7 +152,7 @@ def _from_properties(properties: Mapping[str, str]) -> MetaProperties:
 
 
 def _java_int(text: str) -> int | None:
-    """``Integer.parseInt``; None where it throws."""
+    """Return ``Integer.parseInt``; None if it throws."""
     if not _JAVA_INT.fullmatch(text) or len(text) > 64:
         return None
     value = int(text)
@@ -168,12 +169,12 @@ def _required_int(properties: Mapping[str, str], key: str) -> int:
 
 
 def render_meta_properties(meta: MetaProperties, moment: datetime) -> bytes:
-    """The file's bytes as 4.3.1 writes them; ``moment``, with a time zone, is the date in its second line."""
+    """Return the file's bytes as 4.3.1 writes them; ``moment``, with a time zone, is the date in its second line."""
     return render_properties(meta.to_properties(), comments=("", java_timestamp(moment)))
 
 
 class Requirement(enum.Flag):
-    """Demand of :func:`verify_ensemble` besides agreement (``VerificationFlag``)."""
+    """Additional requirement of :func:`verify_ensemble` (``VerificationFlag``)."""
 
     NOTHING = 0
     V0 = enum.auto()
@@ -182,10 +183,10 @@ class Requirement(enum.Flag):
 
 
 class Ensemble(Struct, frozen=True):
-    """The directories of one node, each, by its configured path, in one of three classes.
+    """Directories of one node by configured path, in three classes.
 
-    ``properties``: readable. ``empty``: no file, or no directory. ``errors``: all else, garbage in the file included;
-    with what was wrong.
+    ``properties``: readable. ``empty``: no file, or no directory. ``errors``: any other problem, including a malformed
+        file, with the reason.
     """
 
     properties: Mapping[str, MetaProperties]
@@ -195,8 +196,8 @@ class Ensemble(Struct, frozen=True):
 
 
 def load_ensemble(contents: Mapping[str, bytes | OSError | None], *, metadata_log_dir: str | None = None) -> Ensemble:
-    """Sort directories into classes; ``contents`` is, per directory, the file's bytes, None where there is no such file
-    or directory, or what reading it failed with (``MetaPropertiesEnsemble.Loader``).
+    """Sort directories into classes. ``contents`` has, per directory, the file's bytes, None if file or directory is
+    missing, or the error of the read (``MetaPropertiesEnsemble.Loader``).
 
     Raises:
         MetaPropertiesError: no directories at all.
@@ -225,8 +226,9 @@ def verify_ensemble(
     node_id: int | None = None,
     require: Requirement = Requirement.NOTHING,
 ) -> None:
-    """All files agree with each other and with ``cluster_id`` and ``node_id`` where given; directory ids differ and
-    none is reserved (``MetaPropertiesEnsemble.verify``). Empty and failed ones are fine, except the metadata directory.
+    """Require that all files agree with each other and with ``cluster_id`` and ``node_id`` if given, and that directory
+    ids differ and are not reserved (``MetaPropertiesEnsemble.verify``). Empty and failed directories are allowed,
+    except the metadata directory.
 
     Raises:
         MetaPropertiesError: the first contradiction, in Kafka's words.
@@ -270,7 +272,7 @@ def _verify_owner(meta: MetaProperties, path: str, cluster_id: str | None, node_
 
 
 def _verify_directory_id(meta: MetaProperties, directory: str, owners: dict[Uuid, str]) -> None:
-    """``owners`` has the directories of the ids seen so far; this one's is added."""
+    """Check the directory's id against ``owners``, the directories of earlier ids, and add it."""
     if meta.directory_id is None:
         return
     if is_reserved(meta.directory_id):
@@ -285,8 +287,8 @@ def _verify_directory_id(meta: MetaProperties, directory: str, owners: dict[Uuid
 
 
 def with_directory_ids(ensemble: Ensemble, rng: "random.Random") -> dict[str, MetaProperties]:
-    """For each readable directory that has no directory id yet: its properties with a new one, to be written
-    (KIP-858; ``KafkaRaftServer.initializeLogDirs``)."""
+    """Return the properties with a new directory id, to be written, of each readable directory without one (KIP-858;
+    ``KafkaRaftServer.initializeLogDirs``)."""
     used = {meta.directory_id for meta in ensemble.properties.values() if meta.directory_id is not None}
     changed: dict[str, MetaProperties] = {}
     for directory, meta in sorted(ensemble.properties.items()):

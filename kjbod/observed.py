@@ -1,12 +1,13 @@
-"""Time that somebody watched. Pure.
+"""Count only time in which this process ran. Pure.
 
-A process that was stopped, or a machine that stood still, sees every age long and has looked at nothing: a deadline
-that passed meanwhile says nothing of who was waited for. So time is counted in samples, and each adds what passed since
-the one before, or, when that is more than was to be expected, what was planned.
+After a process was stopped, or its machine suspended, every age looks long, although nothing was observed. A deadline
+that passed in that time proves nothing about the awaited process. So time is counted in samples. Each adds the time
+since the previous sample or, if that is longer than expected, only the planned time.
 """
 
 NOT_WAITING_FOR_A_DISK = frozenset("TtRZXx")
-"""Process states: stopped by a signal, traced, wants a processor, dead. Not ``S``: FUSE waits in it at first."""
+"""Process states: stopped by a signal, traced, runnable, dead. Not ``S``: a process that waits for FUSE is first in
+``S``."""
 SUSPENDED = frozenset(
     {
         "get_signal",
@@ -19,32 +20,32 @@ SUSPENDED = frozenset(
         "__mem_cgroup_handle_over_high",
     }
 )
-"""Where a process sleeps, in state ``S`` or ``D``, that somebody keeps from running on its way back to user mode: the
-freezer of cgroup v2 (``get_signal``, which has ``do_freezer_trap`` inlined) and v1, a signal, a debugger, the memory
-limit of its cgroup (kernel/signal.c, kernel/freezer.c, mm/memcontrol.c). The call before it has returned: no disk is
-waited for."""
+"""Kernel functions in which a process in state ``S`` or ``D`` is suspended on its way back to user mode: by the freezer
+of cgroup v2 (``get_signal``, which has ``do_freezer_trap`` inlined) and v1, a signal, a debugger, or the memory limit
+of its cgroup (kernel/signal.c, kernel/freezer.c, mm/memcontrol.c). Its system call has returned, so it does not wait
+for a disk."""
 _STEPS = 10
-"""Samples in a time limit: few, so that a busy machine is not taken for one that stood still."""
+"""Samples in a time limit: few, so that a busy machine does not count as suspended."""
 
 
 def observed_ms(passed_ms: int, gap_ms: int) -> int:
-    """Milliseconds that a sample adds to a silence, so long after the one before: a late one only what was planned, a
-    half."""
+    """Return the milliseconds that a sample adds to a silence. A late sample adds only half of ``gap_ms``, the planned
+    time."""
     return max(0, passed_ms) if passed_ms <= gap_ms else gap_ms // 2
 
 
 def could_go_on(process_state: str, wchan: str) -> bool:
-    """Whether a process that does not answer was free to: else its silence says nothing of what it waits for. Empty
-    text is what nobody knows."""
+    """Return whether a silent process was free to run: otherwise its silence proves nothing about a disk. Empty text is
+    unknown."""
     return process_state not in NOT_WAITING_FOR_A_DISK and wchan not in SUSPENDED
 
 
 class ObservedTimeout:
-    """A limit of waiting that counts only the time in which somebody looked.
+    """Time limit that counts only the time in which this process ran.
 
     Attributes:
-        step_ms: when to take the next sample.
-        waited_ms: what has been observed.
+        step_ms: interval of samples.
+        waited_ms: observed time.
     """
 
     def __init__(self, timeout_ms: int, now_ms: int, step_ms: int | None = None) -> None:
@@ -54,12 +55,12 @@ class ObservedTimeout:
         self._sampled_ms = now_ms
 
     def is_over(self, now_ms: int, *, counts: bool = True) -> bool:
-        """Take a sample; whether it has been waited long enough.
+        """Take a sample, and return whether the limit is reached.
 
-        A late sample decides nothing: what was waited for may have come while nobody looked.
+        A late sample does not reach the limit: the awaited event may have come while this process did not run.
 
         Args:
-            now_ms: of a clock that never goes back.
+            now_ms: time of a clock that never goes back.
             counts: whether the time since the last sample is evidence.
         """
         passed_ms, self._sampled_ms = now_ms - self._sampled_ms, now_ms

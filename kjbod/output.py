@@ -1,8 +1,8 @@
-"""Output of the commands: tables that line up, sizes and times for people, and nothing that a terminal would obey.
+"""Output of the commands: aligned tables, readable sizes and times, and no control characters.
 
-Names of directories and topics come from disks and from other people. A newline, an escape sequence or half a character
-in one is printed as ``\\n``, ``\\x1b``, ``\\udcff``, so that a line stays a line. Columns are counted in cells of a
-terminal: a Chinese character takes two of them, an accent that is combined with its letter none.
+Names of directories and topics are untrusted. A newline, an escape sequence or half a character in a name is printed as
+``\\n``, ``\\x1b``, ``\\udcff``, so that a line stays a line. Columns are counted in cells of a terminal: a Chinese
+character takes two, a combining accent none.
 """
 
 import json
@@ -43,8 +43,8 @@ UNKNOWN: Final = "?"
 
 
 def safe(text: object) -> str:
-    """``text`` with everything that is not printable written as an escape, a backslash included where it would look
-    like one."""
+    """Return ``text`` with non-printable characters as escapes. A backslash is escaped too if it would look like an
+    escape."""
     return "".join(char if char.isprintable() and char != "\\" else _escaped(char) for char in str(text))
 
 
@@ -53,7 +53,7 @@ def _escaped(char: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Number of columns that a printable text takes on a terminal."""
+    """Return the number of columns of a printable text on a terminal."""
     return sum(_cells_of(char) for char in text)
 
 
@@ -64,11 +64,11 @@ def _cells_of(char: str) -> int:
 
 
 def size(count: float | None) -> str:
-    """Bytes for people, in three digits or so: ``1.2 GiB``."""
+    """Return bytes as readable text, in about three digits: ``1.2 GiB``."""
     if count is None or count < 0:
         return UNKNOWN
     unit = 0
-    # What would be printed as 1024 is one of the next unit.
+    # A value that would be printed as 1024 uses the next unit.
     while unit + 1 < len(_UNITS) and round(count) >= 1024:
         count, unit = count / 1024, unit + 1
     whole = unit == 0 or count >= 9.95
@@ -76,29 +76,30 @@ def size(count: float | None) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """``58 %``, rounded down: 100 is all."""
+    """Return ``58 %``, rounded down, so that 100 means all."""
     return UNKNOWN if whole <= 0 else f"{int(100 * max(0.0, min(part / whole, 1.0)))} %"
 
 
 def moment(wall_ms: int | None) -> str:
-    """A moment in UTC, to the second; ``?`` where it is not known."""
+    """Return a moment in UTC, to the second; ``?`` if unknown."""
     return UNKNOWN if wall_ms is None else units.moment(wall_ms)
 
 
 def width() -> int | None:
-    """Number of columns; None where nobody counts them: a file, a pipe."""
+    """Return the number of columns; None for a file or a pipe."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return None
 
 
 def colours() -> bool:
-    """Whether standard output is a terminal that shows colours, and nobody refuses them (https://no-color.org)."""
+    """Return whether standard output is a terminal with colours that the user has not disabled
+    (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def cut(text: str, columns: int | None) -> str:
-    """``text``, shortened to so many columns with an ellipsis at its end."""
+    """Return ``text`` shortened to ``columns`` with an ellipsis at its end."""
     if columns is None or cells(text) <= columns:
         return text
     shown, left = [], columns - 3
@@ -111,8 +112,8 @@ def cut(text: str, columns: int | None) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
-    """Lines with aligned columns; a title that begins with ``>`` means to the right. The last column, which holds what
-    may be long, is not padded."""
+    """Return lines with aligned columns. A title that begins with ``>`` means right-aligned. The last column, with
+    possibly long texts, is not padded."""
     titles = [title.removeprefix(">") for title in head]
     body = [titles, *map(list, rows)]
     widths = [max(cells(row[column]) for row in body) for column in range(len(head))]
@@ -130,14 +131,14 @@ def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool], inde
 
 
 class OutputError(click.ClickException):
-    """Standard output does not take what is printed."""
+    """Writing to standard output failed."""
 
 
 class Printer:
-    """Prints lines. A reader that goes away (``| head -1``) wants no more: the command goes on in silence.
+    """Prints lines. If the reader goes away (``| head -1``), the command continues silently.
 
-    A ``patient`` one goes on in silence where there is no room, too, until :meth:`close`: for what must finish what it
-    has begun.
+    A ``patient`` printer also continues after a full disk, and reports that in :meth:`close`: for commands that must
+    finish.
     """
 
     def __init__(self, *, patient: bool = False) -> None:
@@ -152,7 +153,7 @@ class Printer:
         """Print.
 
         Raises:
-            OutputError: no room for it; not of a patient one.
+            OutputError: no space for the lines; not raised by a patient printer.
         """
         if self._gone:
             return
@@ -161,7 +162,7 @@ class Printer:
                 click.echo(line + end, nl=False)
         except OSError as error:
             self._gone = True
-            # What is still buffered would fail once more when the interpreter ends.
+            # Buffered text would fail once more when the interpreter ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):
                 self._lost = OutputError(f"the output is not complete: standard output: {error.strerror}")
@@ -169,21 +170,21 @@ class Printer:
                     raise self._lost from None
 
     def close(self) -> None:
-        """Say what was held back.
+        """Report a write failure that was held back.
 
         Raises:
-            OutputError: the lines found no room.
+            OutputError: the lines could not be written.
         """
         if self._lost is not None:
             raise self._lost
 
     def json(self, document: Any, *, line: bool = False) -> None:
-        """Print a document for machines; one of several in a ``line``."""
+        """Print a JSON document, with ``line`` on one line."""
         self(json.dumps(document, indent=None if line else 2))
 
 
 def complain(text: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     say(f"kjbod: {text}")
 
 

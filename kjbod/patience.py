@@ -1,17 +1,17 @@
-"""Patience with a broker whose replicas are not all in known directories: one rule for agent and controller.
+"""Time limit for a broker whose replicas are not all in known directories; agent and controller share the rule.
 
-KIP-858 keeps a broker with several directories fenced until each of its replicas is assigned to one. A replica that
-cannot be made (no disk has room, a name is taken) is never assigned, and would keep all others from serving for ever.
-So ``kjbod.assignment.timeout.ms`` without progress ends the wait. The agent waits before it asks to be unfenced, the
-controller before it agrees, and both count the same: replicas that the metadata have as UNASSIGNED or MIGRATING.
+KIP-858 keeps a broker with several directories fenced until each replica is assigned to one. A replica that cannot be
+created (no free space, a name is taken) is never assigned, and would block all others. So
+``kjbod.assignment.timeout.ms`` without progress ends the wait. The agent waits before it asks to be unfenced, the
+controller before it agrees. Both count the replicas that are UNASSIGNED or MIGRATING in the metadata.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
 LOOK_MS_MAX: Final = 10_000
-"""Two looks further apart count as this far: in the rest of the time nobody ran (a process that was stopped, a VM that
-stood still), so that nobody could make progress either."""
+"""Maximum time counted between two checks: in a longer gap the process was stopped or its VM suspended, so no progress
+was possible."""
 
 
 @dataclass(slots=True)
@@ -28,9 +28,9 @@ class Patience:
     _looked_ms: int = field(default=0, init=False)
 
     def holds(self, waiting: int, now_ms: int) -> bool:
-        """Look at how many replicas have no known directory; whether they are worth to wait for.
+        """Check the number of replicas without a known directory, and return whether to keep waiting.
 
-        Progress is to have fewer than ever before: new topics on the broker must not prolong the wait for one replica.
+        Progress means fewer than ever before: new topics on the broker must not prolong the wait for one replica.
         """
         if self._fewest is None or waiting < self._fewest:
             self._fewest, self._waited_ms = waiting, 0

@@ -1,6 +1,6 @@
-"""Words for a file that this process may not use: whose it is, who we are, and the command that helps.
+"""Describe missing permissions on a file: its owner, this process's user, and the command that helps.
 
-Permission that is missing at a start is a mistake of whoever set the host up, and no fault of a disk.
+Missing permission at a start is a mistake in the host's setup, not a fault of a disk.
 """
 
 import errno
@@ -16,13 +16,13 @@ DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A file or directory that is in the way.
+    """A file or directory that this process may not use.
 
     Attributes:
         path: the name.
         uid: its owner.
         mode: ``st_mode``.
-        parent: whether it is above what is to be used: it need only be passed through.
+        parent: whether it is above the needed file, so that search permission is enough.
     """
 
     path: str
@@ -32,8 +32,8 @@ class Barrier:
 
 
 def barrier(path: str | Path) -> Barrier | None:
-    """The barrier that keeps this process from ``path``: the first directory above it that may not be entered, or
-    itself. None where it cannot be found out. Blocks."""
+    """Return the barrier between this process and ``path``: the first directory above it without search permission, or
+    the file itself. None if unknown. Blocks."""
     own = Path(path)
     for above in reversed(own.parents):
         if not os.access(above, os.X_OK, effective_ids=True):
@@ -50,8 +50,8 @@ def _barrier(path: Path, *, parent: bool) -> Barrier | None:
 
 
 def explain(found: Barrier | None, roots: Iterable[str]) -> str:
-    """Words for what is wrong, and what to do so that this process can use all below ``roots``; for after a path and a
-    colon."""
+    """Return the reason and the remedy that gives this process access to everything below ``roots``, as text after a
+    path and a colon."""
     uid = os.geteuid()
     me, all_roots = user_name(uid), " ".join(roots)
     if found is None:
@@ -61,18 +61,18 @@ def explain(found: Barrier | None, roots: Iterable[str]) -> str:
         return f"permission denied: {is_a}, who may not pass: chmod o+x {found.path}"
     if found.uid == uid:
         return f"permission denied: {is_a}: chmod u+rwX {found.path}; if it is so already, see lsattr and SELinux"
-    # It may well be this process that has the wrong user, and root's directories are rather given away.
+    # This process may run as the wrong user: suggest that before changing the owner of root's directories.
     instead = f"run this as {user_name(found.uid)}, or " if found.uid else ""
     return f"permission denied: {is_a}: {instead}chown -R {me}: {all_roots}"
 
 
 def advice(path: str | Path, root: str | Path) -> str:
-    """:func:`explain` for a file below ``root``. Blocks."""
+    """Return :func:`explain` for a file below ``root``. Blocks."""
     return explain(barrier(path), [str(root)])
 
 
 def user_name(uid: int, passwd: str = "/etc/passwd") -> str:
-    """The name in ``/etc/passwd``, and nowhere else: a directory service may hang. The number where there is none."""
+    """Return the name from ``/etc/passwd`` only, because a directory service may hang; the number if there is none."""
     try:
         with open(passwd, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -80,5 +80,5 @@ def user_name(uid: int, passwd: str = "/etc/passwd") -> str:
                 if len(fields) > 2 and fields[2] == str(uid):
                     return fields[0]
     except OSError:
-        pass  # the number tells as well
+        pass  # the number is returned instead
     return str(uid)

@@ -1,4 +1,4 @@
-"""Problems that ``kjbod status`` of a guard reports: a stable code for each, and what the code means. Pure.
+"""Problems that ``kjbod status`` reports for a guard, with a stable code each. Pure.
 
 Scripts may compare codes: a code keeps its meaning, and a new condition gets a new code.
 """
@@ -44,8 +44,8 @@ class Problem(Struct, frozen=True):
 
     Attributes:
         code: see :class:`Code`.
-        text: one line for people.
-        path: of the log directory; None: the problem is not about one directory.
+        text: one line of text.
+        path: path of the log directory; None: the problem is not about one directory.
     """
 
     code: Code
@@ -66,5 +66,5 @@ TEXTS: Final[Mapping[Code, str]] = {
     Code.DISK_FULL: "{path} is full",
     Code.NO_DISK_WATCHED: "no log directory can be watched",
 }
-"""Texts of problems of log directories. ``{kafka}`` says what Kafka knows. The guard's condition has the other texts,
-with counts and reasons."""
+"""Texts of problems of log directories. ``{kafka}`` is replaced by Kafka's view. The other texts, with counts and
+reasons, are in the guard's condition."""

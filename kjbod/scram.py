@@ -1,4 +1,4 @@
-"""SCRAM credentials as ``kafka-storage format --add-scram`` takes them (RFC 5802; ``storage.ScramParser``).
+"""Parse SCRAM credentials of ``kafka-storage format --add-scram`` (RFC 5802; ``storage.ScramParser``).
 
 ``SCRAM-SHA-256=[name=alice,password=alice-secret]`` or, with a password salted elsewhere,
 ``SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]``.
@@ -42,7 +42,7 @@ MECHANISMS: Mapping[str, Mechanism] = {"SCRAM-SHA-256": Mechanism(1, "sha256"), 
 
 
 def parse_scram(argument: str, rng: "random.Random") -> UserScramCredentialRecord:
-    """The record of one ``--add-scram`` argument; ``rng`` draws the salt where none is given.
+    """Return the record of one ``--add-scram`` argument; ``rng`` makes the salt if none is given.
 
     Raises:
         ScramArgumentError: in Kafka's words.
@@ -71,7 +71,7 @@ def parse_scram(argument: str, rng: "random.Random") -> UserScramCredentialRecor
 def credential(
     user: str, mechanism: Mechanism, *, salt: bytes, salted_password: bytes, iterations: int
 ) -> UserScramCredentialRecord:
-    """The record of a salted password (``ScramFormatter``)."""
+    """Return the record of a salted password (``ScramFormatter``)."""
     found = keys_of(salted_password, mechanism)
     return UserScramCredentialRecord(
         name=user,
@@ -85,7 +85,7 @@ def credential(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys that follow from a salted password (RFC 5802, section 3)."""
+    """Keys derived from a salted password (RFC 5802, section 3)."""
 
     client: bytes = dataclasses.field(repr=False)
     stored: bytes = dataclasses.field(repr=False)
@@ -93,7 +93,7 @@ class Keys:
 
 
 def keys_of(salted_password: bytes, mechanism: Mechanism) -> Keys:
-    """The keys of a salted password."""
+    """Return the keys of a salted password."""
     client = hmac.digest(salted_password, b"Client Key", mechanism.hash)
     server = hmac.digest(salted_password, b"Server Key", mechanism.hash)
     return Keys(client, hashlib.new(mechanism.hash, client).digest(), server)
@@ -102,7 +102,7 @@ def keys_of(salted_password: bytes, mechanism: Mechanism) -> Keys:
 def _split(argument: str) -> tuple[str, Mechanism, dict[str, str]]:
     name, equals, text = argument.strip().partition("=")
     if not equals:
-        raise ScramArgumentError("Failed to find equals sign in SCRAM argument")  # not the argument: it has a password
+        raise ScramArgumentError("Failed to find equals sign in SCRAM argument")  # it contains a password
     if name not in MECHANISMS:
         raise ScramArgumentError(f"The add-scram mechanism {name} is not supported.")
     if not text.startswith("["):

@@ -1,8 +1,8 @@
-"""Raw values of ATA attributes into which vendors pack more than one number. Pure.
+"""Unpack raw values of ATA attributes in which vendors store several numbers. Pure.
 
-A raw value has six bytes. Seagate puts three counts of 16 bits into that of attribute 188: all timeouts in the lowest
-word, those that took more than 5 s and more than 7.5 s above it. Others keep the lowest and the highest temperature, or
-minutes, above the value itself. smartctl prints some of them apart, and files of drive histories have the whole number.
+A raw value has six bytes. Seagate stores three 16-bit counts in attribute 188: all timeouts in the lowest word, those
+longer than 5 s and 7.5 s above it. Others store temperatures or minutes above the value itself. smartctl prints some of
+them separately; files of drive histories have the whole number.
 
 Source: smartmontools' default formats of attributes (raw16(raw16), tempminmax, msec24hour32), smartctl(8) ``-v``.
 """
@@ -17,7 +17,7 @@ class Packing:
     """Packing of a raw value.
 
     Attributes:
-        above: greatest number that the attribute can count; a greater raw value has other numbers above the count.
+        above: greatest possible count of the attribute; a greater raw value has other numbers above the count.
         mask: bits of the count.
     """
 
@@ -28,7 +28,7 @@ class Packing:
 _BYTES: Final = Packing(0xFF, 0xFF)
 _WORDS: Final = Packing(0xFFFF, 0xFFFF)
 _THREE_WORDS: Final = Packing(0xFFFFFFFF, 0xFFFF)
-"""For counts of errors and sectors: no disk has 4 billion of them."""
+"""For counts of errors and sectors: no disk reaches 4 billion."""
 _MILLISECONDS_ABOVE: Final = Packing(0xFFFFFFFF, 0xFFFFFFFF)
 PACKED: Final[Mapping[int, Packing]] = {
     5: _WORDS,
@@ -44,7 +44,7 @@ PACKED: Final[Mapping[int, Packing]] = {
     198: _THREE_WORDS,
     199: _THREE_WORDS,
 }
-"""Attributes whose raw value is packed on disks that are in use; any other is one number."""
+"""Attributes with a packed raw value on disks in use; other attributes are one number."""
 
 
 def unpacked(number: int, raw: int) -> int:

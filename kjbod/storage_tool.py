@@ -1,4 +1,4 @@
-"""``kafka-storage`` of 4.4.0, below level 4.4 that of 4.3.1: format log directories and tell what is in them.
+"""Format log directories and report their content, as ``kafka-storage`` of 4.4.0 does, below level 4.4 that of 4.3.1.
 
 Sub-commands, flags, standard output and exit codes are the original's (``tools.StorageTool``,
 ``metadata.storage.Formatter``); what one formats the other accepts. Differences, all on purpose:
@@ -59,18 +59,18 @@ FIRST_SNAPSHOT_NAME = f"{0:020}-{0:010}.checkpoint"
 META_PROPERTIES_BYTES_MAX = 64 * 1024
 KNOWN_DIRECTORIES_BYTES_MAX = 16 * 1024 * 1024
 SILENT_S = 3.0
-"""After this a directory that is being read is named."""
+"""Time after which a directory that is still being read is reported."""
 _SCRAM_SINCE = versions.release_level("3.5-IV2")
 _WRITE_ERROR = "Error while writing meta.properties file"
 _WRITE_REMEDY = "make it writable for this user, then format again with --ignore-formatted"
 _JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 Print = Callable[[str], None]
-"""Takes one line."""
+"""Prints one line."""
 
 
 class StorageToolError(KjbodError):
-    """An error that ``kafka-storage`` answers with a message and exit code 1."""
+    """An error that ``kafka-storage`` reports with a message and exit code 1."""
 
 
 # Voters on the command line
@@ -86,10 +86,10 @@ class DynamicVoter(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> "DynamicVoter":
-        """The voter that ``text`` describes; an IPv6 host in brackets.
+        """Parse a voter; an IPv6 host is in brackets.
 
         Raises:
-            StorageToolError: in Kafka's words.
+            StorageToolError: with Kafka's text.
         """
         node_text, at, rest = text.strip().partition("@")
         if not at:
@@ -122,7 +122,7 @@ class DynamicVoter(Struct, frozen=True):
 
 
 def _split_host(text: str) -> tuple[str, str]:
-    """The host and what follows the colon behind it."""
+    """Return the host, and the text after the colon that follows it."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket:
@@ -141,10 +141,10 @@ def _int(text: str, least: int, most: int) -> int | None:
 
 
 def parse_voters(text: str) -> dict[int, DynamicVoter]:
-    """The voters of ``--initial-controllers``, by node id (``raft.DynamicVoters``).
+    """Parse the voters of ``--initial-controllers``, by node id (``raft.DynamicVoters``).
 
     Raises:
-        StorageToolError: in Kafka's words.
+        StorageToolError: with Kafka's text.
     """
     voters: dict[int, DynamicVoter] = {}
     for entry in filter(None, text.strip().split(",")):
@@ -169,8 +169,7 @@ def _standalone_voters(config: Config, rng: random.Random) -> dict[int, DynamicV
 
 
 def parse_release(text: str) -> int:
-    """The level of a release as a person types it; of ``3.8.1`` only ``3.8`` counts
-    (``MetadataVersion.fromVersionString``).
+    """Return the level of a release as typed; of ``3.8.1`` only ``3.8`` counts (``MetadataVersion.fromVersionString``).
 
     Raises:
         StorageToolError: no such release.
@@ -186,10 +185,10 @@ def parse_release(text: str) -> int:
 
 
 def parse_feature_levels(texts: Sequence[str]) -> dict[str, int]:
-    """``NAME=LEVEL`` each; the last one of a name counts.
+    """Parse texts ``NAME=LEVEL``; of a repeated name the last one counts.
 
     Raises:
-        StorageToolError: in Kafka's words.
+        StorageToolError: with Kafka's text.
     """
     levels: dict[str, int] = {}
     for text in texts:
@@ -220,7 +219,7 @@ def _effective_release(release: int | None, asked: dict[str, int]) -> int:
 
 
 def _effective_features(release: int, asked: dict[str, int], dynamic_quorum: bool) -> dict[str, int]:
-    """Levels of the features by name, metadata.version and kraft.version included
+    """Return the levels of the features by name, including metadata.version and kraft.version
     (``Formatter.calculateEffectiveFeatureLevels``)."""
     known = sorted(set(versions.UNDERSTOOD_FEATURES) - {versions.METADATA_VERSION})
     for name in asked:
@@ -290,7 +289,7 @@ class FormatOptions(Struct, frozen=True, kw_only=True):
 
 
 class FormatPlan(Struct, frozen=True, kw_only=True):
-    """Work of :func:`format_directories`, once all that was asked for has been found possible."""
+    """Work of :func:`format_directories`, after all options were found valid."""
 
     meta: MetaProperties
     release: int
@@ -301,11 +300,11 @@ class FormatPlan(Struct, frozen=True, kw_only=True):
     controller_listener: str
     is_controller: bool = True
     bootstrap: bool = True
-    """Whether ``records`` are written. A broker starts without them, and does not start where they name a level that it
-    does not know: without a release that was asked for, the broker may be any since 3.7."""
+    """Whether ``records`` are written. A broker starts without them, but not with a level that it does not know.
+    Without a requested release, the broker may be any version since 3.7."""
 
     def kind(self, directory: str) -> str:
-        """Word of the output for a directory (``Formatter.DirectoryType``)."""
+        """Return the word of the output for a directory (``Formatter.DirectoryType``)."""
         if directory != self.metadata_log_dir:
             return "data directory"
         if not self.voters:
@@ -314,18 +313,18 @@ class FormatPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def in_snapshot(self) -> bool:
-        """Whether the first records go into the 0-0 snapshot of a controller, and nowhere else. Those who run such a
-        level read them there; the brokers among them need none."""
+        """Whether the first records go only into the 0-0 snapshot of a controller. Controllers at such a level read
+        them there; brokers need none."""
         return self.release >= versions.BOOTSTRAP_IN_SNAPSHOT
 
     def named_directory_id(self, directory: str) -> Uuid | None:
-        """The id that the voters give to this directory; None for all but a voter's metadata directory."""
+        """Return the id that the voters give to this directory; None for all but a voter's metadata directory."""
         if directory != self.metadata_log_dir or self.meta.node_id not in self.voters:
             return None
         return self.voters[self.meta.node_id].directory_id
 
     def voter_set(self) -> KRaftVoters | None:
-        """The voters as the control record of the first snapshot; None where no flag named one."""
+        """Return the voters as the control record of the first snapshot; None if no flag lists any."""
         if not self.voters:
             return None
         return KRaftVoters(

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""In the order of their ids on the wire, 0 to 3."""
+"""Security protocols in the order of their ids on the wire, 0 to 3."""
 DEFAULT_PROTOCOL_MAP: Mapping[str, str] = {name: name for name in SECURITY_PROTOCOLS}
 PORT_MAX = 65535
 INT_MAX = 2**31 - 1
 
 _LISTENER = re.compile(r"(?P<name>.*)://(?P<address>.*)", re.ASCII)
 _ADDRESS = re.compile(r"\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>[0-9]+)", re.ASCII)
-"""With Kafka, each of the brackets may be missing."""
+"""As in Kafka, either bracket may be missing."""
 _SCHEME = re.compile(r"[0-9a-zA-Z\-%._]*://", re.ASCII)
 _HOST = re.compile(r"[0-9a-zA-Z\-%._:]+", re.ASCII)
 _COUNT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
@@ -49,8 +49,8 @@ class Voter(Struct, frozen=True):
 class Listener(Struct, frozen=True):
     """A named endpoint.
 
-    ``host`` of a listener to bind is empty for all interfaces. ``host`` of an advertised listener is never empty: where
-    the file names none it is this host's name, and ``host_given`` is false.
+    ``host`` of a listener to bind is empty for all interfaces. ``host`` of an advertised listener is never empty:
+        without a host in the file it is this host's name, and ``host_given`` is false.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Listener(Struct, frozen=True):
 
 
 def parse_host_port(text: str, *, port_min: int = 1, host_needed: bool = True) -> HostPort:
-    """``host:port``, an IPv6 host in brackets.
+    """Parse ``host:port``, with an IPv6 host in brackets.
 
     Raises:
         ValueError: what was expected.
@@ -81,8 +81,8 @@ def parse_host_port(text: str, *, port_min: int = 1, host_needed: bool = True) -
 
 
 def parse_server(text: str, *, port_min: int = 0) -> HostPort:
-    """``host:port`` of a server to ask, where the name of a listener may come before, ``CONTROLLER://host:port``: it
-    means nothing (``Utils.getHost``). No host is this one.
+    """Parse ``host:port`` of a server to ask. The name of a listener before it, ``CONTROLLER://host:port``, is ignored
+    (``Utils.getHost``). An empty host is this host.
 
     Raises:
         ValueError: what was expected.
@@ -92,7 +92,7 @@ def parse_server(text: str, *, port_min: int = 0) -> HostPort:
 
 
 def parse_voter(text: str) -> Voter:
-    """``id@host:port``.
+    """Parse ``id@host:port``.
 
     Raises:
         ValueError: what was expected.
@@ -105,7 +105,7 @@ def parse_voter(text: str) -> Voter:
 
 
 def parse_listener(text: str, protocols: Mapping[str, str], *, port_min: int = 0) -> Listener:
-    """``NAME://host:port``: the name in any case, the host may be empty; ``protocols`` is by name.
+    """Parse ``NAME://host:port``: the name in any case, the host may be empty; ``protocols`` are by name.
 
     Raises:
         ValueError: what was expected.
@@ -121,8 +121,8 @@ def parse_listener(text: str, protocols: Mapping[str, str], *, port_min: int = 0
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """``NAME:PROTOCOL,...``, names in upper case. Of two entries for one name the later counts (``Csv.parseCsvMap``),
-    where their case is the same.
+    """Parse ``NAME:PROTOCOL,...`` with names in upper case. Of two entries for one name in the same case, the later
+    counts (``Csv.parseCsvMap``).
 
     Raises:
         ValueError: what was expected.
@@ -144,7 +144,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def split_csv(text: str) -> list[str]:
-    """Entries between commas, without the empty ones at the end (Java's ``String.split``)."""
+    """Return the entries between commas, without empty ones at the end (Java's ``String.split``)."""
     entries = [entry.strip() for entry in text.split(",")]
     while entries and not entries[-1]:
         entries.pop()
@@ -152,8 +152,8 @@ def split_csv(text: str) -> list[str]:
 
 
 def parse_host_counts(text: str) -> dict[str, int]:
-    """``host:count,...``, names or addresses, an IPv6 address without brackets; of two for one host the later counts
-    (``Csv.parseCsvMap``). No host is this one; fewer than none are none.
+    """Parse ``host:count,...`` of names or addresses, IPv6 addresses without brackets. Of two entries for one host the
+    later counts (``Csv.parseCsvMap``). An empty host is this host; a negative count is 0.
 
     Raises:
         ValueError: what was expected.
@@ -170,7 +170,7 @@ def parse_host_counts(text: str) -> dict[str, int]:
 
 
 def check_distinct(listeners: Iterable[Listener]) -> None:
-    """Names differ; so do ports, except port 0 and one IPv4 beside one IPv6 address (KAFKA-12224).
+    """Check that names differ, and ports too, except port 0 and one IPv4 beside one IPv6 address (KAFKA-12224).
 
     Raises:
         ValueError: what was expected.

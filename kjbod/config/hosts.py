@@ -1,4 +1,4 @@
-"""Host names of a configuration and the addresses that they stand for. Asks the system's resolver."""
+"""Resolve host names of a configuration to addresses, with the system's resolver."""
 
 import asyncio
 import ipaddress
@@ -9,13 +9,13 @@ from kjbod.runtime.names import LISTEN_TIMEOUT_MS, NAMES, Names, UnresolvedError
 
 
 async def connections_by_address(config: Config, names: Names = NAMES) -> dict[str, int]:
-    """``max.connections.per.ip.overrides``, each host as its addresses; of two for one address the later counts.
+    """Return ``max.connections.per.ip.overrides`` by address; of two entries for one address the later counts.
 
-    A name stands for all addresses that it has now (Kafka: for the first of them).
+    A name means all of its current addresses (Kafka: only the first one).
 
     Raises:
-        ConfigError: there is no such name.
-        UnresolvedError: the name servers do not say: a restart may help.
+        ConfigError: the name does not exist.
+        UnresolvedError: the name servers do not answer: a restart may help.
     """
     overrides = config.max_connections_per_ip_overrides
     answers = await asyncio.gather(
@@ -39,5 +39,5 @@ async def connections_by_address(config: Config, names: Names = NAMES) -> dict[s
 
 
 def _plain(address: str) -> str:
-    """As a peer's address is written: ``::1`` for ``0:0::1``."""
+    """Return an address as a peer's address is written: ``::1`` for ``0:0::1``."""
     return str(ipaddress.ip_address(address))

@@ -1,10 +1,10 @@
-"""Reading a ``server.properties``: every mistake is found before any is reported.
+"""Read a ``server.properties``, and report all mistakes together.
 
-A problem is one line that names file, key, value and what was expected. Keys that kjbod does not use are Kafka's
-business and ignored, so that the file of a broker or controller works as it is; unknown keys below ``kjbod.`` are
-mistakes. Rules among listeners, roles and voters are those of ``KafkaConfig.validateValues`` (4.3.1).
+A problem is one line with file, key, value and the expected value. Kafka's keys that kjbod does not use are ignored, so
+that the file of a broker or controller works unchanged. Unknown keys below ``kjbod.`` are mistakes. Rules between
+listeners, roles and voters are those of ``KafkaConfig.validateValues`` (4.3.1).
 
-Nothing here touches a log directory: paths are made absolute and compared as text.
+No log directory is accessed: paths are made absolute and compared as text.
 """
 
 import difflib
@@ -49,25 +49,25 @@ DEFAULT_LOG_DIR = "/tmp/kafka-logs"
 BOTH_ROLES = frozenset({"broker", "controller"})
 """``process.roles`` of a combined node."""
 POLICY_CLASSES = ("create.topic.policy.class.name", "alter.config.policy.class.name")
-"""Keys of classes that a controller asks before it acts."""
+"""Keys of policy classes that Kafka's controller calls before it acts."""
 HEAD_BYTES = 512
-"""Of a file, that tell its kind."""
+"""Number of bytes at the start of a file that are enough to recognize its kind."""
 SHOWN_MAX = 120
-"""Characters of a value in a line about it."""
+"""Maximum characters of a value in a message."""
 _NOT_ROUTABLE = "0.0.0.0"
 _INTEGER = re.compile(r"[+-]?0{0,1000}\d{1,19}")
-"""``Long.parseLong``, which takes digits of other scripts too."""
+"""Integers of ``Long.parseLong``, which accepts digits of other scripts too."""
 _LOGIN_DELAY_MS = 100
 """Kafka's default of ``connection.failed.authentication.delay.ms``."""
 
 _T = TypeVar("_T")
 Check = Callable[[Config], Iterable[str]]
-"""What someone in particular expects of a configuration: gives the mistakes, one line each. It is asked where there are
-other mistakes too; what is wrong itself is then empty, or has its default."""
+"""Further check of a configuration: returns the mistakes, one line each. It also runs if there are other mistakes;
+wrong values are then empty, or have their default."""
 
 
 class _Problem(Struct, frozen=True):
-    """A key without a value, and the line about it; ``unresolved``: for a variable."""
+    """A key without a usable value, and the line about it; ``unresolved``: because of a variable."""
 
     name: str
     line: str
@@ -75,8 +75,8 @@ class _Problem(Struct, frozen=True):
 
 
 def load_config(path: str | Path, *checks: Check, needs: Needs = EVERY) -> Config:
-    """The configuration in the file at ``path``, which also meets ``checks``; with what ``needs`` does not name left
-    out where it cannot be read.
+    """Load the configuration from the file at ``path``, and apply ``checks``. Unreadable values that ``needs`` does not
+    list are left out.
 
     Raises:
         ConfigError: the file cannot be read, or something in it is wrong; ``problems`` has every mistake.
@@ -85,8 +85,8 @@ def load_config(path: str | Path, *checks: Check, needs: Needs = EVERY) -> Confi
 
 
 def load_guard_config(path: str | Path, own: str | Path | None, *checks: Check, needs: Needs = GUARD_NEEDS) -> Config:
-    """The configuration in a broker's file, with kjbod's own keys in the file ``own`` laid over it, so that the
-    broker's may stay as it is.
+    """Load the configuration from a broker's file, with kjbod's own keys from the file ``own``, so that the broker's
+    file can stay unchanged.
 
     Raises:
         ConfigError: a file cannot be read, or something in it is wrong; ``problems`` has every mistake.
@@ -119,10 +119,10 @@ def _read(path: str | Path) -> bytes:
 
 
 def config_of(text: bytes, path: str | Path, *checks: Check, needs: Needs = EVERY) -> Config:
-    """The configuration in the content of the file at ``path``, which also meets ``checks``.
+    """Return the configuration from the content of the file at ``path``, and apply ``checks``.
 
     Raises:
-        ConfigError: something in it is wrong; ``problems`` has every mistake.
+        ConfigError: the content has mistakes; ``problems`` lists all of them.
     """
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: expected a server.properties of at most {FILE_BYTES_MAX} bytes")
@@ -134,10 +134,11 @@ def config_of(text: bytes, path: str | Path, *checks: Check, needs: Needs = EVER
 def parse_config(
     text: bytes, *checks: Check, source: str, working_directory: str, host: str, needs: Needs = EVERY
 ) -> Config:
-    """The configuration in ``text``; relative paths are below ``working_directory``, ``host`` is this host's name.
+    """Return the configuration in ``text``. Relative paths are below ``working_directory``; ``host`` is this host's
+    name.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: the text has mistakes; the error lists all of them.
     """
     return _Loader(_properties(text, source), source, working_directory, host).load(checks, needs)
 
@@ -157,10 +158,10 @@ def _properties(text: bytes, source: str) -> Mapping[str, str]:
 
 
 def require_controller(config: Config) -> None:
-    """The configuration must be one that the controller stub can run, alone or as half of a combined node.
+    """Require a configuration that the controller stub can run, alone or as half of a combined node.
 
     Raises:
-        ConfigError: not a controller's, or it asks for what the stub does not have.
+        ConfigError: the configuration is not a controller's, or needs a feature that the stub lacks.
     """
     problems = server_problems if config.process_roles == BOTH_ROLES else controller_problems
     if found := problems(config):
@@ -168,7 +169,7 @@ def require_controller(config: Config) -> None:
 
 
 def broker_problems(config: Config) -> list[str]:
-    """Reasons why this is no broker's file. What it speaks with others is no matter to who only reads this host's
+    """Return why this is not a broker's file. Its connections to other nodes do not matter to a reader of this host's
     disks."""
     if not config.process_roles or "broker" in config.process_roles:
         return []
@@ -177,7 +178,7 @@ def broker_problems(config: Config) -> list[str]:
 
 
 CUT_AFTER_MS_MIN = 1_000
-"""The least ``kjbod.guard.cut.after.ms``: a healthy disk may take as long for one request."""
+"""Minimum of ``kjbod.guard.cut.after.ms``: a healthy disk may take this long for one request."""
 
 
 def guard_problems(config: Config) -> list[str]:
@@ -194,17 +195,17 @@ def guard_problems(config: Config) -> list[str]:
 
 
 def agent_problems(config: Config) -> list[str]:
-    """Reasons why ``kjbod agent`` cannot run with a configuration."""
+    """Return why ``kjbod agent`` cannot run with a configuration."""
     return [*_role_problems(config, "broker", "kjbod agent"), *security_problems(config)]
 
 
 def controller_problems(config: Config) -> list[str]:
-    """Reasons why ``kjbod controller`` cannot run with a configuration."""
+    """Return why ``kjbod controller`` cannot run with a configuration."""
     return [*_role_problems(config, "controller", "kjbod controller"), *_stub_problems(config)]
 
 
 def server_problems(config: Config) -> list[str]:
-    """Reasons why ``kjbod server`` cannot run with a configuration: those of each role that it has."""
+    """Return why ``kjbod server`` cannot run with a configuration, for each of its roles."""
     if config.process_roles == BOTH_ROLES:
         return [*security_problems(config), *_stub_problems(config)]
     return controller_problems(config) if "controller" in config.process_roles else agent_problems(config)
@@ -234,8 +235,8 @@ def _stub_problems(config: Config) -> list[str]:
 
 
 def security_problems(config: Config) -> list[str]:
-    """Reasons why the controllers cannot be spoken with as the configuration says."""
-    from kjbod.security.opening import problems  # what reads local disks alone does not need it
+    """Return why connections to the controllers are impossible with the configuration."""
+    from kjbod.security.opening import problems  # not needed by code that only reads local disks
 
     return problems(config)
 
@@ -249,7 +250,7 @@ def _role_problems(config: Config, role: str, command: str) -> list[str]:
 
 
 def own_listener_problems(config: Config, *, one_of_controllers: bool) -> list[str]:
-    """Reasons why listeners of this node, of controllers or all others, cannot be secured as the file says."""
+    """Return why listeners of this node cannot be secured with the file: the controllers' or all others."""
     from kjbod.security.opening import listener_problems
 
     names = config.controller_listener_names
@@ -276,14 +277,15 @@ _NOTHING: dict[str, object] = {
     "controller_listener_names": (),
     "listener_security_protocol_map": {},
 }
-"""In the place of values without a default that are wrong, for a :data:`Check`."""
+"""Stand-ins for wrong values without a default, for a :data:`Check`."""
 
 
 _NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Loader:
-    """Collects values and problems; a ``_read_...`` that notes a problem gives a stand-in, so that the others go on."""
+    """Collects values and problems. A ``_read_...`` that notes a problem returns a stand-in, so that the others
+    continue."""
 
     def __init__(
         self,
@@ -344,15 +346,15 @@ class _Loader:
             self._problems.append(_Problem(name, f"{source}: {shown}: {expected}"))
 
     def _unresolved(self, name: str, error: NoValueError) -> None:
-        """As ``_wrong``, of a value with a variable that has none here. The variable is named once."""
+        """Note a problem like ``_wrong``, for a value with an unresolved variable. Each variable is reported once."""
         secret, value = self._is_secret(name), trim(self._properties[name])
         shown = name if secret else f"{name}={_shown(value)}"
         words = error.reason if value.count("${") == 1 and error.variable in value and not secret else str(error)
         self._problems.append(_Problem(name, f"{self._sources.get(name, self._source)}: {shown}: {words}", True))
 
     def _with_spellings(self, problems: list[str]) -> list[str]:
-        """The problems, with the keys that the file has in another spelling in the place of those that are missing.
-        Kafka ignores keys that it does not know, and so does kjbod where nothing is missing."""
+        """Return the problems, with misspelled keys of the file in place of missing ones. Kafka ignores unknown keys,
+        and so does kjbod if nothing is missing."""
         foreign = [name for name in self._properties if not name.startswith(OWN_PREFIX)]
         for given, meant in misspelled(foreign, settings()):
             source = self._sources.get(given, self._source)
@@ -381,7 +383,7 @@ class _Loader:
     # Values on their own
 
     def _text(self, name: str) -> str | None:
-        """The value without blanks around it, as ``ConfigDef.parseType``; None where the key is not there."""
+        """Return the trimmed value, as ``ConfigDef.parseType``; None if the key is not set."""
         value = self._properties.get(name)
         if value is None:
             return None
@@ -396,7 +398,7 @@ class _Loader:
         if text is None:
             return self._host if setting.field == "kjbod_host" else setting.default
         if setting.name == "allow.everyone.if.no.acl.found":
-            return text.lower() == "true"  # the authorizer's own key, which it reads so (Boolean.parseBoolean)
+            return text.lower() == "true"  # the authorizer's own key, which Kafka parses with Boolean.parseBoolean
         if setting.kind is bool:
             return self._read_bool(setting, text)
         if setting.kind is int:
@@ -421,7 +423,7 @@ class _Loader:
         return int(text) if setting.key.least is None else max(int(text), setting.key.least)
 
     def _read_list(self, name: str) -> list[str] | None:
-        """Comma separated, a repeated entry once, as in Kafka; None where the key is not there or wrong."""
+        """Return a comma-separated list without duplicates, as in Kafka; None if the key is not set or wrong."""
         text = self._text(name)
         if text is None:
             return None
@@ -432,7 +434,7 @@ class _Loader:
         return list(dict.fromkeys(entries))
 
     def _read_each(self, name: str, parse: Callable[[str], _T]) -> tuple[_T, ...] | None:
-        """A list with ``parse`` for each entry; empty where the key is not there, None where it is wrong."""
+        """Return a list with ``parse`` applied to each entry; empty if the key is not set, None if it is wrong."""
         if name not in self._properties:
             return ()
         entries = self._read_list(name)
@@ -480,7 +482,8 @@ class _Loader:
     # Directories
 
     def _absolute(self, path: str) -> str:
-        """As ``new File(path).getAbsolutePath()``: absolute, no doubled or final slash, ``..`` kept."""
+        """Return a path like ``new File(path).getAbsolutePath()``: absolute, without doubled or final slashes, ``..``
+        kept."""
         joined = os.path.join(self._working_directory, path)  # noqa: PTH118  pathlib drops "." which Java keeps
         return re.sub("//+", "/", joined).rstrip("/") or "/"
 
@@ -520,7 +523,7 @@ class _Loader:
         }
 
     def _read_cordoned(self, entries: list[str], roles: frozenset[str]) -> tuple[str, ...]:
-        """The cordoned ones of ``entries``, which are spelled as they are there: Kafka compares the text."""
+        """Return the cordoned directories, each spelled as in ``entries``: Kafka compares the text."""
         name = "cordoned.log.dirs"
         cordoned = self._read_list(name) or [] if name in self._properties else []
         if cordoned == ["*"]:
@@ -531,8 +534,8 @@ class _Loader:
         return tuple(self._absolute(path) for path in cordoned if path in entries)
 
     def _check_apart(self, name: str, log_dirs: tuple[str, ...], metadata: str) -> None:
-        """No directory lies below a log directory, where it would be taken for a replica, or for what no log directory
-        may hold: a broker of Kafka's ends at its first or second start. Around them nobody looks for replicas. A
+        """Check that no directory is below a log directory. There it would be read as a replica, or as an invalid
+        entry, which ends Kafka's broker at its first or second start. Directories above log directories are harmless. A
         controller reads its metadata directory only."""
         for outer in log_dirs:
             for inner in log_dirs:
@@ -563,7 +566,8 @@ class _Loader:
         }
 
     def _read_overrides(self, for_others: object) -> dict[str, int]:
-        """Of ``max.connections.per.ip``, which may be 0 only with them: nobody could connect."""
+        """Return the overrides of ``max.connections.per.ip``. The limit may be 0 only with overrides: otherwise no
+        client could connect."""
         name = "max.connections.per.ip.overrides"
         try:
             overrides = parse_host_counts(self._text(name) or "")
@@ -594,7 +598,7 @@ class _Loader:
             self._wrong("connections.max.idle.ms", f"expected more than {name}={delay_ms}, or -1")
 
     def _wrong_given(self, name: str, value: int | str, expected: str) -> None:
-        """As ``_wrong``, of a value that may be a default."""
+        """Note a problem like ``_wrong``, for a value that may be a default."""
         default = "" if name in self._properties else " (the default)"
         source = self._sources.get(name, self._source)
         self._problems.append(_Problem(name, f"{source}: {name}={value}{default}: {expected}"))
@@ -655,7 +659,7 @@ class _Loader:
         endpoints["advertised_listeners"] = rules.advertised(
             next((voter for voter in voters or () if voter.id == node_id), None)
         )
-        # Rules among keys that are wrong themselves would only confuse; the others hold without the brokers' own name.
+        # Rules between wrong keys would only confuse. The other rules apply even without the inter-broker listener.
         if len(self._problems) - named > before or roles is None or voters is None:
             return endpoints
         explicit = "inter.broker.listener.name" in self._properties
@@ -667,8 +671,8 @@ class _Loader:
         return endpoints
 
     def _read_controller_names(self) -> tuple[str, ...] | None:
-        """Names of the controllers' listeners. Those of ``listeners`` are in upper case, whatever the file says, and
-        Kafka compares these with them as they are."""
+        """Return the names of the controllers' listeners. Names in ``listeners`` are converted to upper case, and Kafka
+        compares them with these names unchanged."""
         key = "controller.listener.names"
         names = self._read_each(key, str)
         if names == ():
@@ -689,7 +693,7 @@ class _Loader:
         if name in self._properties:
             return None
         protocols = dict(DEFAULT_PROTOCOL_MAP)
-        # Controllers need no entry as long as nothing secure is in use (effectiveListenerSecurityProtocolMap).
+        # Controllers need no entry while no secure protocol is in use (effectiveListenerSecurityProtocolMap).
         used = [entry.partition(":")[0].strip() for entry in self._properties.get("listeners", "").split(",")]
         if not {"SSL", "SASL_PLAINTEXT", "SASL_SSL"} & {one.upper() for one in (*controller_names, *used)}:
             protocols |= {one: "PLAINTEXT" for one in controller_names if one != "PLAINTEXT"}
@@ -733,12 +737,12 @@ class _Loader:
 
 
 def _without_port(listener: Listener) -> Listener:
-    # Two advertised listeners may share a port: something may stand in between.
+    # Two advertised listeners may share a port: a proxy may be in between.
     return Listener(listener.name, listener.host, 0, listener.protocol)
 
 
 def _can_be_path(text: str) -> bool:
-    """Whether a file can have this name: a ``\\u`` escape may give a NUL, or half of a surrogate pair."""
+    """Return whether a file can have this name: a ``\\u`` escape may produce a NUL, or half of a surrogate pair."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -775,7 +779,8 @@ class _ListenerRules:
         self._host = host
 
     def advertised(self, voter: Voter | None) -> tuple[Listener, ...]:
-        """The effective advertised listeners, brokers' first; ``voter`` is this node's entry among static voters."""
+        """Return the effective advertised listeners, the brokers' first; ``voter`` is this node's entry among static
+        voters."""
         source = self._given or self._listeners
         brokers = [self._named(one) for one in source if one.name not in self._controller_names]
         return (*brokers, *self._advertised_controllers(voter))
@@ -799,12 +804,12 @@ class _ListenerRules:
     def broken(
         self, protocols: Mapping[str, str], inter_broker: str | None, *, explicit: bool
     ) -> Iterable[tuple[str, str]]:
-        """(key, what was expected) of each broken rule.
+        """Yield key and expected value of each broken rule.
 
         Args:
-            protocols: of listeners.
-            inter_broker: the brokers' own listener; None: it could not be read, and its rules are left out.
-            explicit: whether the file has ``inter_broker``.
+            protocols: security protocols of the listeners.
+            inter_broker: the inter-broker listener; None: it could not be read, and its rules are skipped.
+            explicit: whether the file sets ``inter_broker``.
         """
         names = {one.name for one in self._listeners}
         controllers = set(self._controller_names)

@@ -1,8 +1,9 @@
 """Keys that each command needs. Pure.
 
-A value that cannot be read stops only a command that uses it: a variable of ``config.providers`` that this process
-cannot resolve, as one of a unit's ``EnvironmentFile=``, and for most commands a value that is wrong, too. The others
-read the file without that key (:attr:`.Config.unread`). A guard goes on without most of Kafka's keys, and says which.
+An unreadable value stops only a command that uses it. Such a value has a variable of ``config.providers`` that this
+process cannot resolve, for example from a unit's ``EnvironmentFile=``, or for most commands any wrong value. Other
+commands read the file without that key (:attr:`.Config.unread`). A guard continues without most of Kafka's keys, and
+reports them.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from kjbod.config.keys import AGENT, CONTROLLER, GUARD, OWN_PREFIX, settings
 from kjbod.config.unused import STAND_INS
 
 NAMES: Final = (*settings(), *STAND_INS)
-"""All keys that are read."""
+"""All keys that kjbod reads."""
 _NODE: Final = frozenset({"node.id", "broker.id"})
 _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir", "metadata.log.dir"})
 _LISTENERS: Final = frozenset({"listeners", "advertised.listeners"})
@@ -26,7 +27,7 @@ CONTROLLERS: Final = frozenset(
         "listener.security.protocol.map",
     }
 )
-"""Keys by which controllers are found."""
+"""Keys with the addresses of controllers."""
 _NOT_A_GUARDS: Final = frozenset(
     {
         "kjbod.agent.take.over",
@@ -40,17 +41,17 @@ _NOT_A_GUARDS: Final = frozenset(
     }
 )
 DECISIVE: Final = frozenset({"log.dir.failure.timeout.ms", "metadata.log.dir", "min.insync.replicas"})
-"""Keys of Kafka's by which a guard decides what it does to a disk: without one of them it observes."""
+"""Kafka's keys on which a guard's actions on a disk depend: without one of them it only observes."""
 
 
 class Needs(Struct, frozen=True):
     """The keys that a command needs.
 
     Attributes:
-        keys: without a value of one of them it does not run.
-        uses: it goes on without those, and says so.
-        checks_all: whether a value that is wrong stops it in whatever key, as it stops Kafka: a daemon's file, and
-            one by which directories are formatted, is to be right.
+        keys: keys without which the command does not run.
+        uses: keys that the command uses but can run without; it reports missing ones.
+        checks_all: whether a wrong value of any key stops the command, as it stops Kafka. True for daemons, and for
+            commands that format directories.
     """
 
     keys: frozenset[str]
@@ -58,7 +59,8 @@ class Needs(Struct, frozen=True):
     checks_all: bool = False
 
     def stops(self, name: str, *, unresolved: bool) -> bool:
-        """Whether a key without a value stops the command; ``unresolved``: for a variable, the text may be right."""
+        """Return whether an unreadable key stops the command; ``unresolved``: because of a variable, so the text may be
+        right."""
         return name in self.keys or (self.checks_all and not unresolved)
 
 
@@ -73,7 +75,7 @@ _OWN_OF_GUARD: Final = frozenset(
     if name.startswith(OWN_PREFIX) and setting.key.roles & (AGENT | GUARD) and name not in _NOT_A_GUARDS
 )
 EVERY: Final = Needs(frozenset(NAMES), checks_all=True)
-"""Of who says nothing."""
+"""Default: every key is needed."""
 AGENT_NEEDS: Final = Needs(_of_roles(AGENT), checks_all=True)
 CONTROLLER_NEEDS: Final = Needs(_of_roles(CONTROLLER), checks_all=True)
 SERVER_NEEDS: Final = Needs(_of_roles(AGENT | CONTROLLER), checks_all=True)
@@ -96,17 +98,17 @@ GUARD_NEEDS: Final = Needs(
     },
 )
 ASKING: Final = Needs(_NODE | {"kjbod.state.dir"})
-"""Of commands that ask a running agent or guard."""
+"""Needs of commands that ask a running agent or guard."""
 LISTING: Final = Needs(ASKING.keys | _DIRECTORIES)
-"""Of commands that list directories where neither runs."""
+"""Needs of commands that list directories without an agent or guard."""
 HISTORY: Final = Needs(frozenset({"kjbod.state.dir"}))
 DIRECTORIES: Final = Needs(_DIRECTORIES, checks_all=True)
-"""Of ``info``."""
+"""Needs of ``info``."""
 FORMAT: Final = Needs(
     _NODE | _DIRECTORIES | {"process.roles", "kjbod.state.dir", "controller.quorum.voters"}, checks_all=True
 )
 FORMAT_VOTERS: Final = Needs(FORMAT.keys | _LISTENERS | CONTROLLERS | {"kjbod.host"}, checks_all=True)
-"""With ``--standalone`` or ``--initial-controllers``: the addresses of controllers are written."""
+"""Needs with ``--standalone`` or ``--initial-controllers``, which write the addresses of controllers."""
 METADATA: Final = Needs(CONTROLLERS)
 COMMANDS: Final[Mapping[str, Needs]] = {
     "agent": AGENT_NEEDS,
@@ -121,4 +123,4 @@ COMMANDS: Final[Mapping[str, Needs]] = {
     "format --standalone, --initial-controllers": FORMAT_VOTERS,
     "metadata": METADATA,
 }
-"""The table, by command."""
+"""Needs by command."""

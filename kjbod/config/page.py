@@ -1,6 +1,6 @@
-"""The reference page of configuration keys, ``kjbod/config/README.md``, made from the table of keys.
+"""Generate ``kjbod/config/README.md``, the reference page of configuration keys, from the table of keys.
 
-``kjbod config keys`` prints it. What the table does not say stands here: defaults in words.
+``kjbod config keys`` prints it. This module adds defaults as text where the table has none.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "kjbod_metrics_listener": "(off)",
     "kjbod_metrics_web_config_file": "(none)",
 }
-"""By field, where the value itself would not be understood, or depends on other keys."""
+"""Default texts by field, where the value itself would be unclear or depends on other keys."""
 _READERS: Final[Mapping[frozenset[str], str]] = {
     AGENT: "agent",
     CONTROLLER: "controller",
@@ -91,7 +91,7 @@ _COLUMNS: Final = ("key", "type", "default", "values", "read by", "meaning")
 
 
 def page() -> str:
-    """The page, in Markdown."""
+    """Return the page, in Markdown."""
     own = [setting for setting in settings().values() if setting.name.startswith(OWN_PREFIX)]
     of_kafka = [setting for setting in settings().values() if setting not in own]
     parts = [_INTRODUCTION, _OF_KAFKA, _table(_COLUMNS, map(_row, of_kafka)), _OWN, _table(_COLUMNS, map(_row, own))]
@@ -100,7 +100,7 @@ def page() -> str:
 
 
 def guard_file() -> str:
-    """Return a file with kjbod's own keys for a guard: the meaning of each, and its default, commented out."""
+    """Return a file with kjbod's own keys for a guard, commented out: the meaning and the default of each."""
     needs = COMMANDS["guard run, check"]
     lines = [
         "# kjbod's own keys for the guard on this host. A key that is commented out has the value that is shown.",
@@ -117,7 +117,7 @@ def guard_file() -> str:
 
 
 def _default_value(setting: Setting) -> str:
-    """The default as a value of the file; empty where there is none, or where it is taken from another key."""
+    """Return the default as a value of the file; empty if there is none, or if it comes from another key."""
     return "" if setting.field in _DEFAULTS else re.sub(r"^(\(.*\)|None)$", "", _default(setting))
 
 
@@ -159,7 +159,7 @@ def _default(setting: Setting) -> str:
 
 
 def _values(setting: Setting) -> Iterator[str]:
-    """Allowed values, where they are not all that the type allows."""
+    """Yield the allowed values, if the type alone does not define them."""
     key = setting.key
     yield from (f"`{choice}`" for choice in key.choices)
     if setting.kind is not int:

@@ -1,7 +1,7 @@
-"""The syntax of ``java.util.Properties``, as the files of Kafka use it.
+"""Syntax of ``java.util.Properties``, as in Kafka's files.
 
-Files are read as ISO-8859-1: each byte is a character, and anything else is written ``\\uXXXX``. So every byte sequence
-is text, and the only thing that can be malformed is an escape.
+Files are read as ISO-8859-1: each byte is a character, and other characters are written ``\\uXXXX``. So every byte
+sequence is valid text, and only an escape can be malformed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _TRIMMED = "".join(map(chr, range(0x21)))
 
 
 def parse_properties(text: bytes) -> dict[str, str]:
-    """The keys and values of a properties file; of a key that is there twice the last one (``Properties.load``).
+    """Return the keys and values of a properties file; of a repeated key the last value counts (``Properties.load``).
 
     Raises:
         ValueError: a malformed ``\\uXXXX``.
@@ -28,18 +28,19 @@ def parse_properties(text: bytes) -> dict[str, str]:
 
 
 def render_properties(properties: Mapping[str, str], comments: Iterable[str] = ()) -> bytes:
-    """A properties file with ``comments`` first, then ``key=value`` lines in the order given, LF line ends; ASCII."""
+    """Return a properties file: ``comments`` first, then ``key=value`` lines in the given order, LF line ends;
+    ASCII."""
     lines = [_writing.to_comment(comment, ensure_ascii=True) for comment in comments]
     lines += [_writing.join_key_value(key, value) for key, value in properties.items()]
     return "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
 def java_timestamp(moment: datetime) -> str:
-    """``Date.toString()`` of a moment with a time zone: ``Mon Sep 02 14:00:54 UTC 2024``."""
+    """Return ``Date.toString()`` of a moment with a time zone: ``Mon Sep 02 14:00:54 UTC 2024``."""
     return str(_writing.java_timestamp(moment))
 
 
 def trim(value: str) -> str:
-    """A value without the blanks and control characters around it, as by Java's ``String.trim``, with which Kafka reads
-    each (``ConfigDef.parseType``). Python's ``strip`` takes other blanks too: a secret may end with one."""
+    """Return a value without surrounding spaces and control characters, like Java's ``String.trim`` in
+    ``ConfigDef.parseType``. Python's ``strip`` removes other blanks too, which may be part of a secret."""
     return value.strip(_TRIMMED)

@@ -1,4 +1,4 @@
-"""Variables in a ``server.properties``: values that ``config.providers`` fetch from files and the environment (KIP-297,
+"""Resolve variables in a ``server.properties`` with ``config.providers``, from files and the environment (KIP-297,
 KIP-421, KIP-887, KIP-993).
 
 A variable is ``${provider:path:key}`` or ``${provider:key}``. Sources: ``ConfigTransformer``, ``AbstractConfig``,
@@ -31,8 +31,8 @@ class NoValueError(ValueError):
     """A variable has no value here.
 
     Attributes:
-        variable: as it is in the text; parts that may be half of a secret are not shown.
-        reason: why, in words that do not name it again.
+        variable: the variable as text; parts that may belong to a secret are hidden.
+        reason: the reason, without the variable.
     """
 
     def __init__(self, variable: str, reason: str) -> None:
@@ -42,11 +42,11 @@ class NoValueError(ValueError):
 
 
 class Variables:
-    """Variables of a configuration. Files are read when a variable asks for them, each once.
+    """Variables of a configuration. Each file is read once, when a variable needs it.
 
     Args:
-        properties: the configuration, of which ``config.providers`` and what belongs to it are used.
-        environment: of the process, for ``EnvVarConfigProvider``.
+        properties: the configuration with ``config.providers`` and the providers' keys.
+        environment: environment of the process, for ``EnvVarConfigProvider``.
     """
 
     def __init__(self, properties: Mapping[str, str], environment: Mapping[str, str]) -> None:
@@ -56,11 +56,11 @@ class Variables:
         self._text_of = functools.cache(_read_text)
 
     def resolve(self, text: str) -> str:
-        """``text`` with values instead of its variables; a value is not searched for variables. Where no providers are
-        configured nothing is a variable.
+        """Return ``text`` with its variables replaced. Values are not searched for variables. Without configured
+        providers nothing is a variable.
 
         Raises:
-            NoValueError: the variable that has no value, and why.
+            NoValueError: a variable has no value; with the reason.
         """
         if "config.providers" not in self._properties:
             return text
@@ -95,7 +95,7 @@ class Variables:
         return provider
 
     def _allowed(self, alias: str, path: str) -> str:
-        """``path`` as it is to be opened: in normal form where there are paths that are allowed."""
+        """Return ``path`` as it will be opened: normalized if allowed paths are configured."""
         name = f"config.providers.{alias}.param.allowed.paths"
         listed = self._properties.get(name)
         if not listed:
@@ -133,25 +133,25 @@ class Variables:
 
 
 def _split(text: str) -> list[str]:
-    """Entries as Java's ``split`` gives them: not stripped, and without empty ones at the end."""
+    """Return entries like Java's ``split``: not stripped, and without empty ones at the end."""
     kept = text.rstrip(",")
     return kept.split(",") if kept else []
 
 
 def _shown(part: str) -> str:
-    """A part of a variable, for messages; not where a brace was forgotten, and the part may be half of a secret."""
+    """Return a part of a variable for messages; hidden if a brace is missing, because it may belong to a secret."""
     return part if part.isprintable() and not _DOUBTFUL.search(part) else "..."
 
 
 def _normal(path: str) -> PurePosixPath:
-    """``path`` without ``.`` and ``..``, by its text alone (``Path.normalize``)."""
+    """Return ``path`` without ``.`` and ``..``, by its text alone (``Path.normalize``)."""
     return PurePosixPath(os.path.normpath(re.sub("/+", "/", path)))
 
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # where Java reads a set in a set, and Python does not
+            warnings.simplefilter("error", FutureWarning)  # for a set in a set, which Java reads and Python does not
             return re.compile(pattern, re.ASCII)
     except (re.error, FutureWarning):
         raise ValueError(f"{name}: expected a regular expression that Java and Python both know") from None
@@ -174,16 +174,16 @@ def _read_text(path: str) -> str:
 
 
 def _read_properties(path: str) -> Mapping[str, str]:
-    """Keys and values of a file for ``FileConfigProvider``, which is in UTF-8, other than ``server.properties``."""
+    """Return keys and values of a file for ``FileConfigProvider``, in UTF-8, unlike ``server.properties``."""
     text = _ESCAPED_OR_WIDE.sub(_as_ascii, _read_text(path))
     try:
         return parse_properties(text.encode("ascii"))
-    except ValueError:  # its words have a part of the value
+    except ValueError:  # the error's text has a part of the value
         raise ValueError("cannot read the file: expected four hexadecimal digits after \\u") from None
 
 
 def _as_ascii(match: re.Match[str]) -> str:
-    """An escape, or a character that ASCII does not have, in ASCII. A backslash before the latter means nothing."""
+    """Return an escape, or a non-ASCII character, in ASCII. A backslash before such a character has no meaning."""
     character = match[1] or match[0]
     if character.isascii():
         return match[0]

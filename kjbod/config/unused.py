@@ -1,9 +1,8 @@
-"""Keys that a file sets and that change nothing in the process that reads it. Pure.
+"""Find keys of a file without effect on the process that reads it. Pure.
 
-Most of Kafka's some 300 keys are a data plane's: they are ignored without a word, so that the file of a broker works as
-it is. Named, once and in one line of the log, are those of which an operator would expect that they matter here: all
-of a controller quorum, of its metadata, of moves between directories and of security; and keys of this table that
-belong to the other role, or to none.
+Most of Kafka's some 300 keys belong to the data plane. They are silently ignored, so that a broker's file works
+unchanged. One log line lists keys that an operator would expect to matter: keys of the controller quorum, its metadata,
+moves between directories and security, and keys of this table for the other role, or for none.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,16 +13,16 @@ from kjbod.config.keys import Config, settings
 
 EVENT: Final = "config.keys.without.effect"
 NAMES_MAX: Final = 100
-"""Keys in one line of the log; a file may have any number."""
+"""Maximum keys in one log line; a file may have any number."""
 STAND_INS: Final[Mapping[str, str]] = {
     "log.dir": "log.dirs",
     "broker.id": "node.id",
     "security.inter.broker.protocol": "inter.broker.listener.name",
 }
-"""Older names that Kafka still takes, and the key whose meaning they have."""
+"""Older names that Kafka still accepts, with the key that replaced each."""
 ONE_BY_ONE: Final = ("controller.", "metadata.", "internal.metadata.")
-"""Whatever begins so and is not used is named: by it a mistyped key is found, too. Kafka 4.3.1 has of these, and kjbod
-has no use for:
+"""Every unused key with such a prefix is listed, so mistyped keys are found too. Kafka 4.3.1 has these keys, which
+kjbod does not need:
 
 * ``controller.quorum.election.timeout.ms``, ``controller.quorum.election.backoff.max.ms`` and
   ``controller.quorum.auto.join.enable``: a quorum of one elects nobody, and an agent does not vote;
@@ -31,7 +30,8 @@ has no use for:
 * ``controller.performance.*``: how long a controller's turns take is in its metrics.
 """
 GROUPS: Final = ("sasl.", "ssl.", "listener.name.")
-"""Named as a group: a file sets some twenty of them at a time. Where something is secured they count."""
+"""Prefixes that are listed as a group: a file sets some twenty of these keys at a time. They have an effect on secured
+connections."""
 ALONE: Final = frozenset(
     {
         "alter.log.dirs.replication.quota.window.num",
@@ -43,23 +43,23 @@ ALONE: Final = frozenset(
         "server.max.startup.time.ms",
     }
 )
-"""Others of directories, security and start-up."""
+"""Other keys of directories, security and start-up."""
 OF_SECURED: Final = frozenset({"connections.max.reauth.ms", "principal.builder.class"})
-"""These count where something is secured."""
+"""Keys with an effect only on secured connections."""
 
 
 def name_keys_without_effect(config: Config, role: str, log: Callable[..., object]) -> None:
-    """Write one line with :func:`keys_without_effect` to ``log``, a logger's method; none where there are none."""
+    """Log one line with :func:`keys_without_effect` through ``log``, a logger's method; none if there are none."""
     if keys := keys_without_effect(config, role):
         log(EVENT, source=config.source, keys=list(keys))
 
 
 def keys_without_effect(config: Config, role: str) -> tuple[str, ...]:
-    """The keys to be named, sorted; at most :data:`NAMES_MAX`, and then how many more there are.
+    """Return the keys to list, sorted: at most :data:`NAMES_MAX`, then the number of further ones.
 
     Args:
-        config: what was read.
-        role: as which the process runs; of a combined node both, as ``process.roles`` has them.
+        config: the configuration.
+        role: role of the process; both roles of a combined node, as in ``process.roles``.
     """
     found = sorted(set(_without_effect(config, role)))
     more = len(found) - NAMES_MAX
@@ -80,6 +80,6 @@ def _without_effect(config: Config, role: str) -> Iterator[str]:
 
 
 def _is_secured(config: Config) -> bool:
-    """Whether something else than plain text is spoken."""
+    """Return whether any secured protocol is configured."""
     protocols = {config.controller_protocol or PLAINTEXT, *(one.protocol for one in config.listeners)}
     return protocols != {PLAINTEXT}
