@@ -217,8 +217,8 @@ def pauses_ms(backoff_ms: int, backoff_max_ms: int) -> Iterator[int]:
 def assertion_parts(
     assertion: Assertion, template: Mapping[str, Any], now_s: int, token_id: str
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Header and claims of an assertion; what is of this moment comes before what the file has, and that before the
-    claims of the configuration (``LayeredAssertionJwtTemplate``).
+    """Return header and claims of an assertion. Claims made now override those of the template file, which override
+    those of the configuration (``LayeredAssertionJwtTemplate``).
 
     Raises:
         ValueError: the template's header or payload is no object.
