@@ -1,4 +1,4 @@
-"""Answers that only read: Metadata, DescribeCluster (``ControllerApis``; Metadata as a broker gives it).
+"""Read-only answers: Metadata and DescribeCluster (``ControllerApis``; Metadata as a broker answers it).
 
 Shipped controllers serve no Metadata. The stub does, so that any client that bootstraps on it can list topics,
 partitions and leaders where no broker has a data plane.
@@ -46,7 +46,7 @@ def describe_cluster(
     node_id: int,
     controller: Endpoint,
 ) -> DescribeClusterResponse:
-    """The brokers (endpoint type 1, where the rules have it) or the controllers (2, KIP-919)."""
+    """Return the brokers (endpoint type 1, if the rules allow it) or the controllers (2, KIP-919)."""
     if not rules.describes_brokers and image.metadata_version < versions.CONTROLLER_REGISTRATION:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
@@ -90,7 +90,7 @@ def metadata(
     node_id: int,
     controller: Endpoint,
 ) -> MetadataResponse:
-    """Topics with their leaders, ISR and offline replicas.
+    """Return topics with their leaders, ISR and offline replicas.
 
     Every node of the list, the unfenced brokers as well as the controller itself, has the controller's address. A
     client sends its next question to some node of the list, and brokers without a data plane answer none; this way it
@@ -149,7 +149,8 @@ def _topic(image: MetadataImage, topic: Topic) -> MetadataResponseTopic:
 
 
 def offline_replicas(image: MetadataImage, partition: PartitionRegistration) -> Iterable[int]:
-    """Replicas whose broker is unknown or fenced, or whose directory is not online (``KRaftMetadataCache``)."""
+    """Return the replicas whose broker is unknown or fenced, or whose directory is not online
+    (``KRaftMetadataCache``)."""
     for replica, directory in zip(partition.replicas, partition.directories, strict=True):
         broker = image.brokers.get(replica)
         if broker is None or broker.fenced or not broker.has_online_dir(directory):

@@ -1,5 +1,5 @@
-"""The controller as half of a combined node (``process.roles=broker,controller``, Kafka's ``KafkaRaftServer``): on the
-event loop, and in the process, of somebody else, who has signals, service manager, metrics listener and exit code.
+"""The controller as half of a combined node (``process.roles=broker,controller``, Kafka's ``KafkaRaftServer``). It runs
+on the event loop of the agent's process, which owns signals, service manager, metrics listener and exit code.
 
 Its log lines have ``component`` ``controller`` in a process whose other lines have another one.
 """
@@ -27,12 +27,12 @@ _log = get_logger()
 
 
 def _component() -> AbstractContextManager[None]:
-    """Log lines of this task, and of those that it starts, are the controller's meanwhile."""
+    """Mark log lines of this task, and of tasks that it starts, as the controller's."""
     return structlog.contextvars.bound_contextvars(component="controller")
 
 
 class MetadataLogError(KjbodError):
-    """The metadata log, or its directory, failed: the node halts, with both of its roles."""
+    """The metadata log or its directory failed: the node halts with both roles."""
 
     exit_code = EXIT_DISK_FAILURE
 
@@ -64,7 +64,7 @@ class CombinedController:
             self._opened = await process.started(asyncio.ensure_future(opening), self._config)
 
     async def start(self) -> None:
-        """Start, after :meth:`open`; it serves when this returns.
+        """Start the controller after :meth:`open`; it serves when this returns.
 
         Raises:
             KjbodError: as :meth:`open`.
@@ -78,7 +78,7 @@ class CombinedController:
             self._life = asyncio.ensure_future(self._live(server, self._watch))
 
     async def run(self) -> None:
-        """Wait for its failure.
+        """Wait for a failure of the controller.
 
         Raises:
             MetadataLogError: its log, or the directory of that.
@@ -90,8 +90,8 @@ class CombinedController:
             raise MetadataLogError(str(error)) from error
 
     async def close(self) -> None:
-        """End connections, write what was handed to the log, release the directory; or give the start up. A second call
-        does nothing."""
+        """End connections, write pending batches to the log, and release the directory; or abort the start. A second
+        call does nothing."""
         if self._opened is None:
             return
         self._opened.stop()
@@ -118,13 +118,13 @@ class CombinedController:
     # ---- how it is
 
     def words(self) -> list[str]:
-        """Words for the status line of the service manager."""
+        """Return the text for the status line of the service manager."""
         if self._server is None:
             return []
         return [f"controller {self._config.node_id} active in epoch {self._server.quorum.epoch}"]
 
     def as_json(self) -> dict[str, Any] | None:
-        """Figures for ``kjbod status``; None before it serves."""
+        """Return figures for ``kjbod status``; None before the controller serves."""
         if self._server is None:
             return None
         controller = self._server.controller
@@ -142,17 +142,17 @@ class CombinedController:
 
     @property
     def certificates(self) -> Certificates:
-        """Certificates of its listener."""
+        """Certificates of the controller's listener."""
         assert self._server is not None, "it serves"
         return self._server.certificates
 
     def process_ids(self) -> tuple[int, ...]:
-        """The child that probes its directory, while there is one."""
+        """Process id of the child that probes its directory, if any."""
         return () if self._watch is None else self._watch.process_ids()
 
     def pictures(self) -> "Callable[[], Callable[[], Iterable[Metric]]]":
-        """Takes a picture of it, on the event loop; calling the picture, in a thread, makes metrics of it. Turns are
-        measured from here on."""
+        """Return a function that takes a picture of the controller on the event loop. Calling the picture, in a thread,
+        returns its metrics. Turns are measured from here on."""
         # some MiB, which only those pay who have the listener
         from kjbod_controller_stub.metrics import metrics
 

@@ -1,4 +1,4 @@
-"""Knowledge of the controller besides its state: its configuration, and who asks."""
+"""Inputs of the controller besides its state: its configuration, and the sender of a request."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from kjbod_controller_stub.rules import KIP_858, Rules
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The part of the configuration that the controller has to know."""
+    """Configuration values that the controller needs."""
 
     node_id: int
     cluster_id: str

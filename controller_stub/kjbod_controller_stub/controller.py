@@ -1,4 +1,4 @@
-"""The single writer: a request in, records and an answer out (``QuorumController``).
+"""The controller's single writer: a request in, records and an answer out (``QuorumController``).
 
 Three steps, and only the second changes hard state:
 
@@ -138,7 +138,7 @@ _REMOVE_EXPIRED = "expireDelegationTokens"
 
 
 class Controller:
-    """The controller's state and everything it does to it.
+    """The controller's state, and all operations that change it.
 
     Args:
         settings: what it was configured with.
@@ -222,7 +222,7 @@ class Controller:
     # ---- state
 
     def recover(self, offset: int, epoch: int, record: Record) -> None:
-        """Replay one record of the log at start. Transactions count from their end.
+        """Replay one record of the log at start. A transaction takes effect at its end.
 
         Raises:
             kjbod.metadata.image.ReplayError: the record contradicts the ones before it.
@@ -255,7 +255,7 @@ class Controller:
             self.image.epoch = epoch
 
     def recover_snapshot(self, snapshot_id: SnapshotId, records: Iterable[Record]) -> None:
-        """Replay a snapshot at start, before the log after it. What it has counts as of its last record.
+        """Replay a snapshot at start, before the log after it. Its state is that after its last record.
 
         Raises:
             kjbod.metadata.image.ReplayError: a record contradicts the ones before it.
@@ -281,7 +281,7 @@ class Controller:
         self._advance(record)
 
     def _advance(self, record: Record) -> None:
-        """Past a record. What a transaction changed counts from its end, live as in recovery."""
+        """Move past a record. Changes of a transaction take effect at its end, both live and in recovery."""
         if isinstance(record, BeginTransactionRecord):
             self._begun_offset = self.next_offset
         elif isinstance(record, EndTransactionRecord) and self.features_offset > self._begun_offset:
@@ -317,7 +317,8 @@ class Controller:
             self.periodic.hasten(_RESCUE, 0)
 
     def activate(self, now_ms: int) -> Result:
-        """Begin to serve after recovery: unfenced brokers get a session; a transaction that a crash cut is aborted."""
+        """Begin to serve after recovery: start sessions for unfenced brokers, and abort a transaction that a crash cut
+        off."""
         own = self.settings.node_id if self.settings.also_broker else None
         self.heartbeats.activate(self.image.brokers.values(), now_ms, ended=own)
         self.sessions.activate()
@@ -330,13 +331,13 @@ class Controller:
 
     @property
     def acl_index(self) -> AclIndex:
-        """All ACLs, as they are now."""
+        """Index of all current ACLs."""
         if self._acl_index is None:
             self._acl_index = AclIndex(self.image.acls.values())
         return self._acl_index
 
     def at_rest(self) -> "Controller":
-        """A controller whose state stays as it is now: for requests that only read, in any thread."""
+        """Return a controller with a fixed copy of the state, for read-only requests in any thread."""
         at_rest = copy.copy(self)
         at_rest.image = shallow_copy(self.image)
         at_rest.configs = dataclasses.replace(self.configs, image=at_rest.image)
@@ -345,13 +346,13 @@ class Controller:
         return at_rest
 
     def permissions(self, principal: str, host: str) -> Acls:
-        """Permissions of a principal on a host."""
+        """Return the permissions of a principal on a host."""
         if not self.settings.acl_rules.class_name:
             return self._everything
         return Acls(self.settings.acl_rules, self.acl_index, principal=principal, host=host)
 
     def unsupported_features(self) -> list[str]:
-        """Finalized features at levels that this controller cannot run, each as ``name level``."""
+        """Return finalized features at levels that this controller does not support, each as ``name level``."""
         problems = []
         for name, level in self.cluster.finalized_features().items():
             low, high = SUPPORTED_FEATURES.get(name, (0, 0))
@@ -360,7 +361,7 @@ class Controller:
         return problems
 
     def apply(self, result: Result) -> Write | None:
-        """Replay a result's records and encode them for the log; None when there are none."""
+        """Replay a result's records and encode them for the log; None if there are none."""
         if not result.records:
             return None
         records, write = prepare(result.records, self.next_offset, self.image.metadata_version, atomic=result.atomic)
@@ -392,17 +393,16 @@ class Controller:
     # ---- timers
 
     def next_timer_ms(self) -> int | None:
-        """Moment at which a session can expire, or a periodic task is due, next."""
+        """Return the next time at which a session can expire or a periodic task is due."""
         due = (self.heartbeats.next_check_ms(), self.periodic.next_due_ms())
         return min((ms for ms in due if ms is not None), default=None)
 
     def run_timers(self, now_ms: int) -> Result | None:
-        """Result of what time alone brings: a session that expired, else a periodic task; None when there is
-        nothing."""
+        """Return the result of an expired session, else of a due periodic task; None if there is none."""
         return self.expire_session(now_ms) or self.periodic.run(now_ms)
 
     def expire_session(self, now_ms: int) -> Result | None:
-        """Fence the broker whose session expired first; None when all are good."""
+        """Fence the broker whose session expired first; None if no session has expired."""
         draft = self._draft()
         return draft.result(None) if self.sessions.expire_session(draft, now_ms) else None
 
@@ -425,14 +425,14 @@ class Controller:
         return draft.result(None, atomic=False) if draft.records else None
 
     def no_op(self) -> Result:
-        """Keeps offsets moving in an idle cluster, where the metadata.version knows the record."""
+        """Return a NoOp record that advances the offsets of an idle cluster, if the metadata.version supports it."""
         knows = self.image.metadata_version >= versions.NO_OP
         return Result(records=(NoOpRecord(),) if knows else ())
 
     # ---- requests
 
     def handle(self, request: object, context: Context, now_ms: int) -> Result:
-        """The records and the answer that a request asks for. Changes no hard state.
+        """Return the records and the answer for a request. Changes no hard state.
 
         Raises:
             KeyError: the controller does not serve this request.
@@ -540,7 +540,7 @@ class Controller:
         return draft.result(replace(answer, throttle_time_ms=charge.throttle_time_ms))
 
     def _charge(self, context: Context, strict_since: int, now_ms: int) -> Charge:
-        """The quota that a request's new and deleted partitions count against."""
+        """Return the quota charge for a request's new and deleted partitions."""
         return self.mutation_quotas.charge(
             self.image.quotas,
             context.principal,

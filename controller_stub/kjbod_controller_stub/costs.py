@@ -1,4 +1,4 @@
-"""Estimates of the work in a request, from counts that are at hand: what is large is not done on the event loop.
+"""Estimate the work of a request from available counts, so that large requests do not run on the event loop.
 
 An estimate may be wrong by a factor; it must not be wrong by a thousand. A type that has no entry here is judged by the
 size of its frame alone, which is right for all whose records are one per element of the request.
@@ -47,7 +47,7 @@ _Estimate: TypeAlias = "Callable[[Controller, Any], int]"
 
 
 def is_large(controller: "Controller", request: object, frame_bytes: int) -> bool:
-    """Whether a request may take more than some milliseconds. Reads counts only; changes nothing."""
+    """Return whether a request may take more than some milliseconds. Reads counts only; changes nothing."""
     if type(request) in _ON_THE_LOOP:
         return False
     estimate = _PARTITIONS.get(type(request))
@@ -57,7 +57,7 @@ def is_large(controller: "Controller", request: object, frame_bytes: int) -> boo
 
 
 def are_timers_large(controller: "Controller", now_ms: int) -> bool:
-    """Whether what is due by the clock may take more than some milliseconds."""
+    """Return whether due timers may take more than some milliseconds."""
     stale = controller.heartbeats.find_one_stale(now_ms)
     moved = 0 if stale is None else controller.index.concerns(stale)
     removed = len(controller.image.delegation_tokens)  # each takes as long as a partition
@@ -111,7 +111,7 @@ def _metadata(controller: "Controller", request: MetadataRequest) -> int:
 
 
 def _alter_configs(controller: "Controller", request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> int:
-    """Estimate for changed configurations: those of all brokers may concern every partition, since
+    """Estimate the work of changed configurations. Those of all brokers may affect every partition, because
     ``min.insync.replicas`` clears eligible replicas."""
     concerns_all = any(resource.resource_type == BROKER for resource in request.resources)
     return controller.image.partition_count() if concerns_all else 0
@@ -122,7 +122,7 @@ def _list_resources(controller: "Controller", request: ListConfigResourcesReques
 
 
 def _whole_cluster(controller: "Controller", request: object) -> int:
-    """Partitions of the cluster, counted up to where it is large."""
+    """Count the cluster's partitions, up to the limit of a large request."""
     count = 0
     for topic in controller.image.topics.values():
         count += len(topic.partitions)

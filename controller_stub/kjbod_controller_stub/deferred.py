@@ -1,4 +1,4 @@
-"""Answers that may not leave yet."""
+"""Answers that wait for durable records."""
 
 from collections import deque
 from typing import Generic, TypeVar
@@ -26,7 +26,7 @@ class DeferredAnswers(Generic[T]):
         self._waiting.append((end_offset, answer))
 
     def complete(self, durable_end: int) -> list[T]:
-        """The answers that may leave now, in the order of their requests."""
+        """Return the answers that may be sent now, in the order of their requests."""
         ready = []
         while self._waiting and self._waiting[0][0] <= durable_end:
             ready.append(self._waiting.popleft()[1])

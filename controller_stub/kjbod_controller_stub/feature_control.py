@@ -1,4 +1,4 @@
-"""Finalized feature levels: what may change and what that writes (``FeatureControlManager``; KIP-584, KIP-1022).
+"""Change finalized feature levels (``FeatureControlManager``; KIP-584, KIP-1022).
 
 A request is all or nothing. A level is finalized only when this controller, every registered broker and every
 registered controller support it. ``metadata.version`` goes down only across levels that brought nothing new into the
@@ -35,7 +35,7 @@ _DISABLED: Levels = (0, 0)
 
 
 class Finalized(Struct, frozen=True, kw_only=True):
-    """The finalized levels that an answer depends on."""
+    """The finalized levels on which an answer depends."""
 
     image: MetadataImage
     node_id: int
@@ -45,18 +45,18 @@ class Finalized(Struct, frozen=True, kw_only=True):
     names_losses: bool = False
 
     def level(self, feature: str) -> int:
-        """The finalized level of a feature."""
+        """Return the finalized level of a feature."""
         if feature == versions.METADATA_VERSION:
             return self.image.metadata_version
         return self.kraft_version if feature == versions.KRAFT_VERSION else self.image.features.get(feature, 0)
 
     def levels_after(self, updates: Mapping[str, int]) -> dict[str, int]:
-        """All levels as they would be. kraft.version is among them only when it is asked for, as in Kafka."""
+        """Return all levels after the change. kraft.version is included only if requested, as in Kafka."""
         return {**self.image.features, versions.METADATA_VERSION: self.image.metadata_version, **updates}
 
 
 def update_features(finalized: Finalized, request: UpdateFeaturesRequest, *, api_version: int) -> Result:
-    """The records that finalize the wanted levels; none when one of them is refused.
+    """Return the records that finalize the wanted levels; none if one level is refused.
 
     An answer before version 2 has a line for each feature when all went well, and none otherwise.
     """
@@ -142,8 +142,8 @@ def _check_downgrade(finalized: Finalized, level: int, *, unsafe: bool) -> None:
 
 
 def _kraft_version_records(level: int, current: int, upgrade_type: int) -> list[Record]:
-    """The control records of an upgrade are the log's (``Result.kraft_version``); this one gives the answer an offset
-    to wait for."""
+    """Return a record with an offset that the answer of an upgrade can wait for. The log itself writes the control
+    records (``Result.kraft_version``)."""
     if upgrade_type == UPGRADE:
         return [NoOpRecord()]
     if level != current:
@@ -172,7 +172,7 @@ def _check_dependencies(feature: str, level: int, after: Mapping[str, int]) -> N
 
 
 def _not_supported(finalized: Finalized, feature: str, level: int) -> str | None:
-    """Reason why a level cannot be finalized: the first node that does not support it."""
+    """Return the reason why a level cannot be finalized: the first node that does not support it."""
     for who, supported in _nodes(finalized, feature):
         low, high = supported
         if not low <= level <= high:

@@ -1,4 +1,4 @@
-"""Requests that the controller serves, and limits of what one peer may cost; Kafka's keys where Kafka has them."""
+"""Requests that the controller serves, and limits of the cost of one client, with Kafka's keys where they exist."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Metrics of the controller: a picture of it (:func:`snapshot`), and the series that are made of it.
+"""Metrics of the controller: a picture of its state (:func:`snapshot`), and the series computed from it.
 
 Kafka's set, under Kafka's names (:mod:`kjbod.metrics.mbeans` says which): KIP-631, KIP-835 (applied records), KIP-966
 (elections from eligible leader replicas), KIP-938 and those after it, as Kafka 4.3.1's ``ControllerMetadataMetrics``,
@@ -96,7 +96,7 @@ MBEANS: Final = (
 
 
 class BrokerFigures(Struct, frozen=True, kw_only=True):
-    """A registered broker."""
+    """Figures of a registered broker."""
 
     state: int
     silent_ms: int | None
@@ -104,7 +104,7 @@ class BrokerFigures(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """The controller at one moment."""
+    """Figures of the controller at one moment."""
 
     values: Sequence[tuple[MBean, float]]
     """Of MBeans that are there once."""
@@ -119,7 +119,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 def snapshot(server: "ControllerServer", times: "TurnTimes", *, now_ms: int, wall_ms: int, started_ms: int) -> Snapshot:
-    """The controller now; monotonic and wall time, and the monotonic time of the start, in ms."""
+    """Return the controller's figures now; monotonic and wall time, and the monotonic time of the start, are in ms."""
     controller, log = server.controller, server.log
     brokers = list(controller.image.brokers.values())
     index, queued = controller.index, times.queued.now()
@@ -167,7 +167,7 @@ def _figures(server: "ControllerServer", broker: BrokerRegistration, now_ms: int
 
 
 def metrics(now: Snapshot, *, certificates: bool = True) -> Iterator[Metric]:
-    """All series of a picture; those of ``certificates`` only where nobody else in the process has them."""
+    """Return all series of a picture. Pass ``certificates`` only if no other part of the process exports them."""
     yield from families(_of_kafka(now))
     yield GaugeMetricFamily(
         "kjbod_controller_requests_waiting", "Requests that wait for their turn or for the log.", now.waiting
@@ -195,6 +195,6 @@ def _of_kafka(now: Snapshot) -> Iterator[Reading]:
 
 
 def _camel(feature: str) -> str:
-    """``metadata.version`` → ``metadataVersion`` (``MetadataLoaderMetrics``)."""
+    """Convert ``metadata.version`` to ``metadataVersion`` (``MetadataLoaderMetrics``)."""
     first, *others = feature.split(".")
     return "".join((first, *(part.capitalize() for part in others)))

@@ -1,5 +1,5 @@
-"""Tasks that the controller does by itself from time to time (``PeriodicTaskControlManager``): each has a period, and
-makes a :class:`~kjbod_controller_stub.results.Result` or nothing. Pure: who calls says what time it is."""
+"""Periodic tasks of the controller (``PeriodicTaskControlManager``): each has a period, and makes a
+:class:`~kjbod_controller_stub.results.Result` or nothing. Pure: the caller passes the time."""
 
 from collections.abc import Callable
 
@@ -16,13 +16,13 @@ class _Task(Struct):
 
 
 class PeriodicTasks:
-    """Runs one task at a time, the one that is due longest first."""
+    """Runs one task at a time; the most overdue task is first."""
 
     def __init__(self) -> None:
         self._tasks: list[_Task] = []
 
     def add(self, name: str, period_ms: int, run: Callable[[int], Result | None]) -> None:
-        """Run a task each ``period_ms``, the first time one period after :meth:`activate`."""
+        """Run a task each ``period_ms``, first one period after :meth:`activate`."""
         self._tasks.append(_Task(name, period_ms, run, period_ms))
 
     def activate(self, now_ms: int) -> None:
@@ -31,7 +31,7 @@ class PeriodicTasks:
             task.due_ms = now_ms + task.period_ms
 
     def hasten(self, name: str, now_ms: int) -> None:
-        """Have a task run at the next pass: it did not finish, or something changed that it looks at.
+        """Run a task at the next pass, because it did not finish or its input changed.
 
         Raises:
             KeyError: there is no such task.
@@ -43,11 +43,11 @@ class PeriodicTasks:
         raise KeyError(name)
 
     def next_due_ms(self) -> int | None:
-        """Moment at which :meth:`run` has something to do next; None: there are no tasks."""
+        """Return the next time at which :meth:`run` has work; None: there are no tasks."""
         return min((task.due_ms for task in self._tasks), default=None)
 
     def run(self, now_ms: int) -> Result | None:
-        """The result of the first task that is due and has one; None when there is none."""
+        """Return the result of the first due task that has one; None if there is none."""
         for task in sorted(self._tasks, key=lambda task: task.due_ms):
             if task.due_ms > now_ms:
                 break

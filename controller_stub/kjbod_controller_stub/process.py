@@ -1,4 +1,4 @@
-"""``kjbod controller`` as a process: limits of the system, memory, and a daemon around the server."""
+"""The process of ``kjbod controller``: system limits, memory, and a daemon around the server."""
 
 import asyncio
 import contextlib
@@ -49,14 +49,15 @@ _log = get_logger()
 
 
 def raise_files_limit() -> None:
-    """As many open files as the system allows: the default of 1,024 is meant for select(2)."""
+    """Raise the limit of open files to the system's maximum: the default of 1,024 is meant for select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main(config_path: Path) -> int:
-    """Run a controller with the ``server.properties`` at ``config_path`` until SIGTERM or SIGINT; the exit code.
+    """Run a controller with the ``server.properties`` at ``config_path`` until SIGTERM or SIGINT, and return the exit
+    code.
 
     Raises:
         KjbodError: it cannot start, or its log failed; one line.
@@ -69,15 +70,15 @@ def main(config_path: Path) -> int:
 
 
 def settle_memory() -> None:
-    """Have the garbage collector look at what comes from here on only: not at the code, nor at the metadata that was
-    recovered. A full collection then takes as long as the connections are many, not the partitions."""
+    """Exclude the recovered metadata and the code from garbage collection. The time of a full collection then depends
+    on the number of connections, not of partitions."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def started(starting: "asyncio.Future[ControllerServer]", config: Config) -> ControllerServer:
-    """The server, when it has started; a start that is slow is told meanwhile, and one that is cancelled given up."""
+    """Return the started server. A slow start is reported to the service manager, a cancelled start is aborted."""
     try:
         if not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
             # Whoever looks at a start that takes for ever has no other line to go by.
@@ -97,7 +98,7 @@ async def started(starting: "asyncio.Future[ControllerServer]", config: Config) 
 
 
 def pictures(server: ControllerServer) -> "Callable[[], Snapshot]":
-    """Takes pictures of a controller that serves, for metrics. Turns are measured from here on."""
+    """Return a function that takes pictures of a serving controller, for metrics. Turns are measured from here on."""
     from kjbod_controller_stub.metrics import snapshot
 
     clock, times = server.clock, server.measure()
@@ -115,8 +116,8 @@ def vitals_of(server: ControllerServer) -> Vitals:
 
 
 async def give_back(server: ControllerServer) -> None:
-    """Give memory back to the system when many connections have gone: what they had lies between what stays, and the C
-    library gives back by itself only what lies at the end."""
+    """Return memory to the system after many connections have ended. Their memory lies between blocks in use, and the C
+    library by itself returns only the end of the heap."""
     most = 0
     while True:
         await asyncio.sleep(GIVE_BACK_S)
@@ -148,8 +149,8 @@ class Controller:
         return await self._daemon.run(self, INTERRUPTED)
 
     async def open(self) -> None:
-        """Start the server: it answers from then on. A start that is interrupted ends the process: it has answered
-        nobody, and a thread of it may wait for a disk.
+        """Start the server, which answers from then on. An interrupted start ends the process: it has not answered any
+        client, and one of its threads may wait for a disk.
 
         Raises:
             KjbodError: the configuration, the directory, the port or the log does not allow it.
@@ -183,7 +184,7 @@ class Controller:
             )
 
     async def leave(self, ended: Ended) -> Ended:
-        """Say why it failed, end connections, write what was handed to the log, release the directory."""
+        """Log the reason of a failure, end connections, write pending batches to the log, and release the directory."""
         server = self._server
         assert server is not None
         if ended.exit_code:
@@ -197,7 +198,7 @@ class Controller:
         return ended
 
     async def close(self) -> None:
-        """Close the server, however the controller ends; mostly it is closed."""
+        """Close the server, however the controller ended; usually it is closed already."""
         if self._server is not None:
             await self._server.close()
 

@@ -1,4 +1,4 @@
-"""Results of the controller's handlers, and the view on the state that a handler works on while it makes one."""
+"""Results of the controller's handlers, and the handler's view of the state while it makes one."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -21,7 +21,7 @@ PartitionKey: TypeAlias = tuple[Uuid, int]
 
 
 class ApiError(Exception):
-    """A request, or one item of it, is refused: an error code of Kafka and a line for a person."""
+    """Refusal of a request, or of one item in it: an error code of Kafka and a line of text."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class ApiError(Exception):
 
 
 class Note(Struct, frozen=True):
-    """A log line that belongs to a result: written when the records are durable."""
+    """A log line of a result, written when the records are durable."""
 
     event: str
     fields: Mapping[str, object]
@@ -39,7 +39,7 @@ class Note(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """The records that a request asks for and its answer (``ControllerResult``).
+    """The records and the answer for a request (``ControllerResult``).
 
     Nothing has changed yet: the records are to be written and replayed, and the answer leaves when they are durable.
     ``atomic``: all of them or none, also across a crash.
@@ -91,19 +91,19 @@ class Draft(Struct):
         self.records += records
 
     def note(self, event: str, **fields: object) -> None:
-        """Have a line logged once the records are durable."""
+        """Log a line once the records are durable."""
         self.notes.append(Note(event, fields))
 
     def warn(self, event: str, **fields: object) -> None:
-        """Like :meth:`note`, as a warning."""
+        """Log a warning once the records are durable."""
         self.notes.append(Note(event, fields, warning=True))
 
     def broker(self, broker_id: int) -> BrokerRegistration | None:
-        """A broker as it will be, None when it is not registered."""
+        """Return a broker after the records so far; None if it is not registered."""
         return self._brokers.get(broker_id) or self.image.brokers.get(broker_id)
 
     def partition(self, key: PartitionKey) -> PartitionRegistration | None:
-        """A partition as it will be, None when it does not exist."""
+        """Return a partition after the records so far; None if it does not exist."""
         if self._seen < len(self.records):
             self._see()
         topic = self.image.topics.get(key[0])
@@ -126,7 +126,7 @@ class Draft(Struct):
     def result(
         self, answer: ResponseBody | None, *, atomic: bool = True, enters_shutdown: tuple[int, int] | None = None
     ) -> Result:
-        """The records made, with the answer."""
+        """Return the result: the records so far, with the answer."""
         return Result(
             answer=answer,
             records=tuple(self.records),

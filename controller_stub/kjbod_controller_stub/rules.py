@@ -13,7 +13,7 @@ from kjbod.wire.error_codes import ErrorCode
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """A set of answers to the questions on which the KIP and the code disagree."""
+    """Choices for the questions on which KIP-858 and Kafka's code disagree."""
 
     name: str
 

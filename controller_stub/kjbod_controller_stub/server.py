@@ -1,4 +1,4 @@
-"""The controller as a process: one TCP listener, one metadata log, one event loop.
+"""The controller's server: TCP listeners, one metadata log, one event loop.
 
 All of the controller's state has one writer at a time: a request takes a turn (:mod:`.turns`) from reading the state to
 handing its batches to the log. Small ones take it on the loop, large ones (:mod:`.costs`) in a thread, so that the loop
@@ -160,7 +160,7 @@ T = TypeVar("T")
 
 
 class _HalfAppliedError(Exception):
-    """Records could not be applied, or not be encoded; the cause says why."""
+    """Records could not be applied or encoded; the cause has the reason."""
 
 
 class _TurnOutcome(Struct, frozen=True):
@@ -185,7 +185,7 @@ class _Recovered(Struct, frozen=True, kw_only=True):
 
 
 class _Notes:
-    """Writes the log lines of results; refusals, of which a peer can cause any number, up to a rate."""
+    """Writes the log lines of results. Refusals, which a client can cause in any number, are limited to a rate."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -211,7 +211,7 @@ class _Notes:
 
 
 async def _require_free_ports(config: Config) -> None:
-    """Nobody else listens where this node is to: found before anything is written.
+    """Require that no other process uses the ports of this node, before anything is written.
 
     Raises:
         KjbodError: somebody does.
@@ -287,7 +287,7 @@ class ControllerServer:
         rng: random.Random,
         authorizer: Authorizer | None = None,
     ) -> "ControllerServer":
-        """:meth:`open`, and :meth:`serve`.
+        """Run :meth:`open` and :meth:`serve`.
 
         Raises:
             KjbodError: the configuration, the directory, the port or the log does not allow it; one line.
@@ -305,8 +305,8 @@ class ControllerServer:
         rng: random.Random,
         authorizer: Authorizer | None = None,
     ) -> "ControllerServer":
-        """Check everything, lock the directory and read the log. No port is open and nothing is written yet, but the
-        lock and, where the log is empty, its empty first segment.
+        """Check everything, lock the directory and read the log. No port is open yet. Only the lock is written and, for
+        an empty log, its empty first segment.
 
         Raises:
             KjbodError: as :meth:`start`.
@@ -323,7 +323,7 @@ class ControllerServer:
         return server
 
     async def serve(self) -> None:
-        """Open the listeners and an epoch; answer from then on. Closes itself where that fails.
+        """Open the listeners and a leader epoch, and answer from then on. A failure closes the server.
 
         Raises:
             KjbodError: a port is taken, or the log does not allow it; one line.
@@ -361,7 +361,7 @@ class ControllerServer:
 
     @property
     def clock(self) -> Clock:
-        """The time that it lives by."""
+        """The clock of the server."""
         return self._clock
 
     @property
@@ -370,13 +370,13 @@ class ControllerServer:
         return len(self._deferred) + len(self._turns)
 
     def measure(self) -> TurnTimes:
-        """Measure turns from here on; the result grows with each."""
+        """Measure turns from here on, and return the measurements, which grow with each turn."""
         self._turns.times = TurnTimes(self._clock)
         return self._turns.times
 
     async def run(self, watch: DirectoryWatch | None = None) -> None:
-        """Fence brokers whose session expired, write a NoOp where nothing else is written, and snapshots, until
-        :meth:`stop`. ``watch`` looks after the directory meanwhile.
+        """Until :meth:`stop`: fence brokers whose session expired, write a NoOp if nothing else is written, and write
+        snapshots. ``watch`` checks the directory in parallel.
 
         Raises:
             StorageError: the log or its directory failed.
@@ -416,7 +416,7 @@ class ControllerServer:
             self._fail(error)
 
     async def _state(self) -> State:
-        """A copy of the state between two requests, once the log is durable up to there."""
+        """Return a copy of the state between two requests, once the log is durable up to it."""
         copied: asyncio.Future[State] = asyncio.get_running_loop().create_future()
         self._turns.take(
             self._copy_state,
@@ -468,14 +468,14 @@ class ControllerServer:
         return min(due)
 
     async def _sleep(self, ms: int) -> None:
-        """Until :meth:`stop`, at most so long."""
+        """Sleep until :meth:`stop`, for a limited time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(1, ms) / 1000):
                 await self._ended.wait()
 
     @property
     def serves(self) -> bool:
-        """Whether requests are answered: from the first epoch to a failure or :meth:`stop`."""
+        """Whether requests are answered: from the first epoch until a failure or :meth:`stop`."""
         return self._ready.is_set() and not self._ended.is_set()
 
     def stop(self) -> None:
@@ -483,7 +483,7 @@ class ControllerServer:
         self._ended.set()
 
     async def close(self) -> None:
-        """End connections, write what was handed to the log, release the directory. A second call does nothing."""
+        """End connections, write pending batches to the log, and release the directory. A second call does nothing."""
         self._ended.set()
         if self._closed:
             return
@@ -514,7 +514,7 @@ class ControllerServer:
         await asyncio.to_thread(self._directory.release)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing more is answered, nor what waits now: it may or may not be in the log."""
+        """Fail all waiting and later answers, because their records may or may not be in the log."""
         if self._failure is None:
             self._failure = error
         self._ended.set()
@@ -555,7 +555,7 @@ class ControllerServer:
         self.controller.endpoint = advertised_endpoint(advertised, self.port)
 
     async def _recover(self) -> _Recovered:
-        """Read, check and replay everything."""
+        """Read, check and replay the snapshot and the log."""
         remains = await asyncio.to_thread(read_remains, self._directory)
         require_alone(remains.voters, self._config.node_id, self._directory.path)
         found = await asyncio.to_thread(find, self._directory.log_path)
@@ -595,7 +595,7 @@ class ControllerServer:
         )
 
     async def _begin(self, recovered: _Recovered) -> None:
-        """All that was read is good: only now the directory is changed."""
+        """Begin to change the directory, after everything was read and found valid."""
         latest = recovered.latest
         if covers(latest, self.log):
             _log.warning("log.replaced", snapshot=latest.file_name, end_offset=self.log.end_offset)
@@ -694,7 +694,7 @@ class ControllerServer:
     # ---- writing
 
     async def _commit(self, result: Result) -> None:
-        """Apply a result that is small and wait until it, and all that it may have been made from, is durable."""
+        """Apply a small result and wait until its records, and those that it may depend on, are durable."""
         await self._take(lambda: _TurnOutcome(result), lambda: False)
 
     def _take(
@@ -705,8 +705,8 @@ class ControllerServer:
         only_reads: bool = False,
         rank: Rank = Rank.BROKERS,
     ) -> "asyncio.Future[_TurnOutcome]":
-        """Take a turn to make a result and to apply it; a future that gets it when it, and all that it may have been
-        made from, is durable. What ``only_reads`` is not made when nobody waits for it any more."""
+        """Take a turn to make a result and apply it. Return a future that gets the result when it is durable, with
+        everything it depends on. A call with ``only_reads`` is skipped when no caller waits for it any more."""
         done: asyncio.Future[_TurnOutcome] = asyncio.get_running_loop().create_future()
         self._turns.take(
             functools.partial(self._change, make, done.cancelled if only_reads else lambda: False),
@@ -720,7 +720,7 @@ class ControllerServer:
     def _change(
         self, make: Callable[[], "_TurnOutcome"], is_idle: Callable[[], bool]
     ) -> tuple["_TurnOutcome", list[bytes]]:
-        """Body of a turn: build the result, apply it, encode it for the log. On the loop or in the thread.
+        """Build, apply and encode the result of a turn, on the event loop or in the thread.
 
         Raises:
             _HalfAppliedError: the records are not in the log, but the image may have some of them: only a replay from
@@ -750,7 +750,7 @@ class ControllerServer:
         return replace(made, result=replace(made.result, records=())), batches
 
     def _settle(self, done: "asyncio.Future[_TurnOutcome]", changed: tuple["_TurnOutcome", list[bytes]]) -> None:
-        """Hand the batches of a turn to the log, in the order of the turns, and have the answer wait for them."""
+        """Pass the batches of a turn to the log, in the order of the turns, and make the answer wait for them."""
         made, batches = changed
         if self._failure is not None:
             raise ConnectionAbortedError("the controller is stopping")
@@ -782,8 +782,7 @@ class ControllerServer:
             offset += len(values)
 
     def _upgrade_kraft_version(self, level: int) -> bytes:
-        """The batch that takes a quorum whose voters are configured to one whose voters are in the log
-        (``LeaderState``)."""
+        """Return the batch that changes a quorum from configured voters to voters in the log (``LeaderState``)."""
         controller = self.controller
         records = [KRaftVersion(k_raft_version=level), self.quorum.voters()]
         batch = encode_batch(records, controller.next_offset, self.quorum.epoch, self._clock.wall_ms(), control=True)
@@ -822,7 +821,7 @@ class ControllerServer:
             done.set_result(made)
 
     async def _wait_durable(self, end_offset: int) -> bool:
-        """Whether the log became durable up to there before it failed."""
+        """Wait until the log is durable up to an offset, and return whether it was before a failure."""
         while self.log.end_offset < end_offset and self._failure is None:
             await self._advanced.wait()
         return self._failure is None
@@ -830,7 +829,7 @@ class ControllerServer:
     # ---- requests
 
     def _steady_heartbeats(self, peer: Peer) -> SteadyHeartbeats:
-        """Short way of :meth:`_handle` and :meth:`_answer` for a steady heartbeat that has to wait for nothing."""
+        """Answer a steady heartbeat that need not wait, faster than through :meth:`_handle` and :meth:`_answer`."""
         host = host_of_acls(peer.host)
 
         def decide(request: BrokerHeartbeatRequest, metadata_offset: int) -> BrokerHeartbeatResponse | None:
@@ -844,7 +843,7 @@ class ControllerServer:
         return SteadyHeartbeats(decide)
 
     async def _handle(self, request: Request, peer: Peer) -> ResponseBody | EncodedResponse | None:
-        """A request; None ends the connection."""
+        """Handle a request; None ends the connection."""
         await self._ready.wait()
         if self._failure is not None:
             return None
@@ -895,7 +894,7 @@ class ControllerServer:
     async def _answer(
         self, request: Request, context: Context, *, encode: bool
     ) -> ResponseBody | EncodedResponse | None:
-        """The answer, as bytes where it may be with ``encode``; None ends the connection."""
+        """Return the answer, as bytes if possible with ``encode``; None ends the connection."""
         message = request.message
         permissions = self._authorizer(context.principal, context.host)
         if not is_authorized(permissions, request.api_key):
@@ -945,8 +944,8 @@ class ControllerServer:
     async def _read(
         self, request: Request, context: Context, permissions: Permissions, encode: bool
     ) -> ResponseBody | EncodedResponse | None:
-        """The answer to a large request that changes nothing, made once for all who ask the same: from a copy of the
-        state, so that nobody's turn waits for it."""
+        """Return the answer to a large read-only request, made once for all equal requests. It uses a copy of the
+        state, so it does not delay other turns."""
         if self._readings.asked >= _WAITING_READS_MAX:
             return None
         asker = None if permissions.unrestricted else (context.principal, context.host, context.token_authenticated)
@@ -1035,8 +1034,8 @@ class ControllerServer:
 def _handled(
     controller: Controller, message: RequestBody[Any], context: Context, permissions: Permissions, *, now_ms: int
 ) -> tuple[Result, ResponseBody | None]:
-    """The result of what the principal may ask for, and the answer to all that it asked for. In a turn, or from a
-    copy."""
+    """Return the result for the part of a request that the principal may use, and the answer to all of it. Runs in a
+    turn, or on a copy of the state."""
     screened = screen(message, controller.image, permissions)
     if screened.allowed is None:
         return Result(), screened.merge(None)

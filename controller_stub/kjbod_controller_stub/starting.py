@@ -1,4 +1,4 @@
-"""The controller's start: from its configuration, and from the records that formatting left."""
+"""Start of the controller, from its configuration and from the records that formatting wrote."""
 
 import functools
 import random
@@ -55,7 +55,7 @@ _FILES_RESERVED = 256
 
 
 def controller_of(config: Config, directory: ControllerDirectory, rng: random.Random, clock: Clock) -> Controller:
-    """A controller with an empty image."""
+    """Return a controller with an empty image."""
     settings = Settings(
         node_id=config.node_id,
         cluster_id=directory.cluster_id,
@@ -89,7 +89,7 @@ def controller_of(config: Config, directory: ControllerDirectory, rng: random.Ra
 
 
 async def limits_of(config: Config) -> Limits:
-    """The limits of the controller's listeners. Resolves names, which may take its time.
+    """Return the limits of the controller's listeners. Resolves names, which may take long.
 
     Raises:
         ConfigError: a name of ``max.connections.per.ip.overrides`` does not exist.
@@ -116,7 +116,8 @@ async def limits_of(config: Config) -> Limits:
 
 
 def _connections_by_files() -> int:
-    """Number of connections that leave the log the files that it needs: one that it cannot open is its end."""
+    """Return the number of connections that leaves enough free descriptors for the log: a file that it cannot open ends
+    it."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
@@ -124,7 +125,7 @@ def _connections_by_files() -> int:
 
 
 def snapshot_limits_of(config: Config) -> SnapshotLimits:
-    """Limits for when snapshots are made, and for what is kept."""
+    """Return the limits that decide when snapshots are written and which are kept."""
     return SnapshotLimits(
         record_bytes=config.metadata_log_max_record_bytes_between_snapshots,
         interval_ms=config.metadata_log_max_snapshot_interval_ms,
@@ -134,7 +135,8 @@ def snapshot_limits_of(config: Config) -> SnapshotLimits:
 
 
 def require_supported(records: Iterable[Record], directory: Path) -> None:
-    """Require that this controller can run what a directory without a log starts from, by formatting or a snapshot."""
+    """Require that this controller supports the features with which a directory without a log starts, from formatting
+    or a snapshot."""
     for record in records:
         if isinstance(record, FeatureLevelRecord) and record.name in SUPPORTED_FEATURES:
             low, high = SUPPORTED_FEATURES[record.name]
@@ -146,7 +148,7 @@ def require_supported(records: Iterable[Record], directory: Path) -> None:
 
 
 def advertised_endpoint(advertised: Listener, port: int) -> Endpoint:
-    """The advertised listener; port 0 in the configuration is the port that the system gave."""
+    """Return the advertised listener; port 0 in the configuration is replaced by the system's port."""
     return Endpoint(
         name=advertised.name,
         host=advertised.host,
@@ -156,8 +158,8 @@ def advertised_endpoint(advertised: Listener, port: int) -> Endpoint:
 
 
 def bootstrap_records(records: Iterable[Record], min_isr: int) -> tuple[Record, ...]:
-    """Records that an empty log gets: those that formatting left, without the features that this controller lacks, and
-    what eligible leader replicas need."""
+    """Return the records for an empty log: those from formatting, without features that this controller lacks, plus
+    those that eligible leader replicas need."""
     kept: list[Record] = []
     level = versions.MINIMUM
     for record in records:

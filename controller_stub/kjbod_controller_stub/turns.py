@@ -1,4 +1,4 @@
-"""Turns at the controller's state: one at a time. Brokers' requests go first, all others behind them, each in order.
+"""Exclusive turns at the controller's state: brokers' requests first, then all others, each in order.
 
 A broker that reports a dead disk has no time to wait behind others' questions (:class:`Rank`). What a client asks
 after it was answered comes later whatever its rank, so that nobody misses a change of its own.
@@ -29,7 +29,7 @@ TURNS_MS_MAX = 5
 
 
 class Rank(enum.IntEnum):
-    """Order of the turns that wait: lower numbers go first."""
+    """Order of the waiting turns: lower numbers go first."""
 
     BROKERS = 0
     """What brokers tell the controller, and its own timers."""
@@ -46,7 +46,7 @@ class _Turn(Struct, frozen=True):
 
 
 class TurnTimes:
-    """Times for which turns waited and took, for metrics."""
+    """Wait times and durations of turns, for metrics."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -85,7 +85,7 @@ class Turns:
         is_large: Callable[[], bool],
         rank: Rank = Rank.BROKERS,
     ) -> None:
-        """Do ``work`` when it is its turn.
+        """Run ``work`` in its turn.
 
         Args:
             work: reads and changes the state; in the thread where it is large.
@@ -118,7 +118,7 @@ class Turns:
         loop.call_soon(self._go_on)
 
     def _begin(self, turn: _Turn) -> bool:
-        """Whether the turn is over already."""
+        """Begin the turn, and return whether it is already over."""
         begun_ns = self._measure_wait(turn)
         try:
             if not self._closed and turn.is_large():
@@ -132,7 +132,7 @@ class Turns:
         return True
 
     def _measure_wait(self, turn: _Turn) -> int:
-        """Monotonic nanoseconds at which the turn begins; 0: nobody measures."""
+        """Return the monotonic nanoseconds at which the turn begins; 0: not measured."""
         if self.times is None:
             return 0
         begun_ns = self.times.clock.monotonic_ns()

@@ -1,4 +1,4 @@
-"""From records to what the log is given: their values, in batches that Kafka reads."""
+"""Encode records for the log: their values, in batches that Kafka can read."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -37,7 +37,7 @@ class Write(Struct, frozen=True):
 def prepare(
     records: Sequence[AnyRecord], base_offset: int, metadata_version: int, *, atomic: bool
 ) -> tuple[Sequence[AnyRecord], Write]:
-    """Records as they are replayed, and as they are written from ``base_offset`` on.
+    """Return records in the form for the replay, and in the form written from ``base_offset`` on.
 
     Those that are ``atomic`` and do not fit into one batch become a metadata transaction (KIP-868), where the
     metadata.version knows those.
@@ -80,7 +80,7 @@ def _says_nothing(record: BrokerRegistrationChangeRecord) -> bool:
 
 
 def _batches(values: list[bytes]) -> Iterator[tuple[bytes, ...]]:
-    """Values in batches that Kafka reads."""
+    """Return values in batches that Kafka can read."""
     batch: list[bytes] = []
     size = 0
     for value in values:

@@ -1,1 +1,1 @@
-"""Permissions, and the other things that administrators keep beside topics: ACLs, quotas, credentials."""
+"""Permissions and access data: ACLs, quotas, credentials, delegation tokens."""

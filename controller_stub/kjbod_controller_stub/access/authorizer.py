@@ -85,7 +85,7 @@ Authorizer: TypeAlias = Callable[[str, str], Permissions]
 
 
 def is_authorized(permissions: Permissions, api_key: ApiKey) -> bool:
-    """Whether the API may be used."""
+    """Return whether the principal may use the API."""
     if api_key not in REQUIRED:
         return False
     operation = REQUIRED[api_key]

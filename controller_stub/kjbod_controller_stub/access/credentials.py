@@ -29,7 +29,7 @@ _MECHANISMS: Final[Mapping[int, Mechanism]] = {each.id: each for each in MECHANI
 def alter_credentials(
     draft: Draft, image: MetadataImage, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Delete and write credentials; a user at most once in a request."""
+    """Delete and write SCRAM credentials; a request may name each user once."""
     good: dict[str, _Deletion | _Upsertion] = {}
     errors: dict[str, ApiError] = {}
     alterations: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]

@@ -59,7 +59,7 @@ NO_AUTHORIZER: Final = "No Authorizer is configured."
 def create_acls(
     draft: Draft, index: AclIndex, request: CreateAclsRequest, draw_id: Callable[[], Uuid], rules: Rules
 ) -> CreateAclsResponse:
-    """Write the entries that are not there yet; each has an answer of its own."""
+    """Write the new entries; each entry has its own answer."""
     if not rules.refuses_acls_one_by_one and any(map(_is_filter, request.creations)):
         failed = CreateAclsResponseAclCreation(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
         return CreateAclsResponse(results=(failed,) * len(request.creations))
@@ -86,7 +86,7 @@ def create_acls(
 
 
 def _is_filter(creation: CreateAclsRequestAclCreation) -> bool:
-    """Whether it says ANY or MATCH, which only a filter may."""
+    """Return whether the entry contains ANY or MATCH, which only a filter may contain."""
     return creation.resource_pattern_type in (ANY, MATCH) or ANY in (
         creation.resource_type,
         creation.operation,
@@ -95,7 +95,7 @@ def _is_filter(creation: CreateAclsRequestAclCreation) -> bool:
 
 
 def _entry(creation: CreateAclsRequestAclCreation, metadata_version: int) -> AccessControlEntryRecord:
-    """The entry that is to be written, without an id."""
+    """Return the entry to write, without an id."""
 
     def refuse(message: str) -> ApiError:
         return ApiError(ErrorCode.INVALID_REQUEST, message)
@@ -131,7 +131,7 @@ def _entry(creation: CreateAclsRequestAclCreation, metadata_version: int) -> Acc
 
 
 def _check_host(host: str, metadata_version: int) -> None:
-    """Require a host that can match somebody: a name without a slash is taken as it is
+    """Require a host that can match a client. A name without a slash is accepted unchanged
     (``AclControlManager.validateHostPattern``).
 
     Raises:
@@ -155,7 +155,8 @@ def _check_host(host: str, metadata_version: int) -> None:
 
 
 def delete_acls(draft: Draft, index: AclIndex, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Delete what the filters match; an entry that two of them match is deleted once and told to both."""
+    """Delete the entries that the filters match. An entry that two filters match is deleted once and reported
+    to both."""
     comparisons = [0]
     gone: dict[Uuid, None] = {}
     results = []
@@ -196,7 +197,7 @@ def _deleted(entry: AccessControlEntryRecord) -> DeleteAclsResponseMatchingAcl:
 def without_authorizer(
     request: CreateAclsRequest | DeleteAclsRequest | DescribeAclsRequest,
 ) -> CreateAclsResponse | DeleteAclsResponse | DescribeAclsResponse:
-    """SECURITY_DISABLED, item by item where the answer has items."""
+    """Return SECURITY_DISABLED, for each item if the answer has items."""
     code = ErrorCode.SECURITY_DISABLED
     match request:
         case CreateAclsRequest():

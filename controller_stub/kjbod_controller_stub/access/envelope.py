@@ -1,5 +1,4 @@
-"""Requests that brokers forward for their clients: unwrap the request, wrap the answer (``EnvelopeUtils``, KIP-590).
-Pure.
+"""Unwrap requests that brokers forward for their clients, and wrap the answers (``EnvelopeUtils``, KIP-590). Pure.
 
 The request inside an Envelope is a frame of its own, header and body, and no more to be trusted than any: it is decoded
 within the same limits of versions and size as one that comes alone. An envelope is not forwardable, so none is in
@@ -56,7 +55,7 @@ _LENGTH_BYTES: Final = 4
 
 
 class Forwarded(Struct, frozen=True):
-    """A request and whom it comes from."""
+    """A forwarded request and its client."""
 
     request: Request
     principal: str
@@ -65,7 +64,7 @@ class Forwarded(Struct, frozen=True):
 
 
 def unwrap(envelope: EnvelopeRequest, apis: VersionRanges, max_bytes: Mapping[ApiKey, int]) -> Forwarded:
-    """The request in the envelope; ``apis`` are the versions that are served, ``max_bytes`` how large each may be.
+    """Return the request in the envelope. ``apis`` are the served versions, ``max_bytes`` the size limit of each.
 
     Raises:
         ApiError: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for a bad address and for what cannot be
@@ -95,6 +94,6 @@ def _request(frame: bytes, apis: VersionRanges, max_bytes: Mapping[ApiKey, int])
 
 
 def wrap(request: Request, answer: ResponseBody) -> EnvelopeResponse:
-    """The answer to ``request`` as the broker gets it."""
+    """Return the answer to ``request`` in the form for the broker."""
     frame = encode_response(answer, request.version, request.correlation_id)
     return EnvelopeResponse(response_data=frame[_LENGTH_BYTES:])

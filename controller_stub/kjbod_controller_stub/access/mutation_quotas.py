@@ -45,15 +45,16 @@ Quotas: TypeAlias = Mapping[tuple[QuotaEntity, ...], Mapping[str, float]]
 
 
 class Owner(Struct, frozen=True):
-    """Owner of a bucket: all clients of a user, all users of a client id, or both. Empty: of any."""
+    """Owner of a bucket: all clients of a user, all users of a client id, or one user with one client id.
+    Empty: any."""
 
     user: str
     client_id: str
 
 
 def owner_of(quotas: Quotas, user: str, client_id: str) -> Owner:
-    """The bucket that a client takes from (``DefaultQuotaCallback.quotaMetricTags``): that of the first limit there is,
-    with those of the user itself before those of unnamed users, and those of client ids alone at the end."""
+    """Return the owner of the bucket for a client (``DefaultQuotaCallback.quotaMetricTags``): that of the first
+    existing limit. Limits of the user come first, then those of the default user, then those of client ids alone."""
     both, all_of_user = Owner(user, client_id), Owner(user, "")
     for entity, owner in (
         ((_client(client_id), _user(user)), both),
@@ -69,7 +70,7 @@ def owner_of(quotas: Quotas, user: str, client_id: str) -> Owner:
 
 
 def rate_of(quotas: Quotas, owner: Owner) -> float | None:
-    """Partitions per second that an owner's bucket gets (``DefaultQuotaCallback.quotaLimit``); None: no limit."""
+    """Return the partitions per second of an owner's bucket (``DefaultQuotaCallback.quotaLimit``); None: no limit."""
     user, client_id = owner.user, owner.client_id
     entities: list[tuple[QuotaEntity, ...]] = []
     if user and client_id:
@@ -97,7 +98,7 @@ def _client(name: str | None) -> QuotaEntity:
 
 
 class Bucket(Struct, frozen=True):
-    """Tokens at a moment (``TokenBucket``)."""
+    """Tokens of a bucket at a moment (``TokenBucket``)."""
 
     tokens: float
     at_ms: int
@@ -105,7 +106,7 @@ class Bucket(Struct, frozen=True):
     """When something was last taken, or when it was new."""
 
     def refilled(self, rate: float, capacity_s: int, now_ms: int) -> "Bucket":
-        """Tokens in the bucket now."""
+        """Return the tokens in the bucket now."""
         tokens = self.tokens + rate * (now_ms - self.at_ms) / 1_000
         return replace(self, tokens=min(rate * capacity_s, tokens), at_ms=now_ms)
 
@@ -114,25 +115,25 @@ class Bucket(Struct, frozen=True):
         return replace(self, tokens=self.tokens - tokens, taken_ms=self.at_ms)
 
     def wait_ms(self, rate: float) -> int:
-        """Milliseconds until the bucket is back at zero."""
+        """Return the milliseconds until the bucket is back at zero."""
         if not self.overdrawn:
             return 0
         return math.floor(min(-self.tokens / rate * 1_000, _LONG_MAX) + 0.5)
 
     @property
     def overdrawn(self) -> bool:
-        """Whether more was taken than there was."""
+        """Whether more tokens were taken than there were."""
         return self.tokens < 0
 
 
 class Charge:
-    """Charge of one request (``ControllerMutationQuota``); this class takes from nothing."""
+    """Charge of one request (``ControllerMutationQuota``); this class charges nothing."""
 
     throttle_time_ms = 0
     """How long the client has to wait before it changes something again, for the answer."""
 
     def take(self, partitions: int) -> None:
-        """Take for so many partitions, which are created or deleted next.
+        """Take tokens for partitions that are created or deleted next.
 
         Raises:
             ApiError: THROTTLING_QUOTA_EXCEEDED: they must not be.
@@ -154,7 +155,7 @@ class MutationQuotas:
         return len(self._buckets)
 
     def charge(self, quotas: Quotas, principal: str, client_id: str, *, strict: bool, now_ms: int) -> Charge:
-        """The charge for a request of this client; ``principal`` is ``type:name``, of which the name counts."""
+        """Return the charge for a request of this client; ``principal`` is ``type:name``, and only the name counts."""
         if not quotas:
             return UNLIMITED
         owner = owner_of(quotas, principal.partition(":")[2], client_id)
@@ -165,7 +166,7 @@ class MutationQuotas:
         return _Limited(self, owner, rate, strict=strict, now_ms=now_ms)
 
     def take(self, owner: Owner, rate: float, partitions: int, *, strict: bool, now_ms: int) -> tuple[bool, int]:
-        """Take from a bucket: whether it may be done, and how long the client has to wait.
+        """Take from a bucket. Return whether the request is allowed, and the time that the client must wait.
 
         A strict client takes only from a bucket that is not overdrawn, and does not wait then however much it took.
         """
@@ -190,7 +191,7 @@ class MutationQuotas:
 
 
 class _Limited(Charge):
-    """Takes from a bucket."""
+    """Charge that takes from a bucket."""
 
     def __init__(self, buckets: MutationQuotas, owner: Owner, rate: float, *, strict: bool, now_ms: int) -> None:
         self._buckets = buckets

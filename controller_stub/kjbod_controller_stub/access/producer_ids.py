@@ -14,7 +14,7 @@ BLOCK_SIZE: Final = 1_000
 
 
 def allocate(draft: Draft, image: MetadataImage, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
-    """The next block for a broker whose epoch was checked.
+    """Allocate the next block for a broker whose epoch was already checked.
 
     Raises:
         ApiError: UNKNOWN_SERVER_ERROR: all ids are used up.

@@ -1,4 +1,4 @@
-"""Client quotas: what limits an entity may have (``ClientQuotaControlManager``, KIP-546, KIP-612). Pure.
+"""Client quotas: the allowed limits of an entity (``ClientQuotaControlManager``, KIP-546, KIP-612). Pure.
 
 An entity is a user, a client id, both, or an IP address; a name of None is the default. One thing is decided without
 Kafka's help: an ``ip`` has to be an address. Kafka's controller also takes a host name that it can resolve, but each
@@ -43,7 +43,7 @@ _Entity = dict[str, str | None]
 
 
 def alter_quotas(draft: Draft, image: MetadataImage, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    """Set and remove limits, entity by entity; what is as it was writes nothing."""
+    """Set and remove limits, entity by entity. An unchanged limit writes no record."""
     answers: dict[tuple[tuple[str, str | None], ...], AlterClientQuotasResponseEntry] = {}
     for entry in request.entries:
         entity: _Entity = {part.entity_type: part.entity_name for part in entry.entity}
@@ -89,7 +89,7 @@ def _records(image: MetadataImage, entity: _Entity, entry: AlterClientQuotasRequ
 
 
 def _keys_of(entity: _Entity) -> Mapping[str, float | None]:
-    """The limits that the entity may have."""
+    """Return the limits that the entity may have."""
     if not entity:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
     for kind, name in entity.items():

@@ -1,5 +1,5 @@
-"""Requests about resources of their own: what their sender may not do is taken out and answered here, the rest is done
-(``ControllerApis``). Pure.
+"""Remove unauthorized resources from requests and answer for them here; the rest is executed (``ControllerApis``).
+Pure.
 
 One item that is refused does not stop the others. A topic that its sender may not describe is not told from one that
 does not exist, other than by the error code: whether it exists is not looked at.
@@ -46,7 +46,7 @@ _CLUSTER, _TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
 
 
 def screen(request: RequestBody[Any], image: MetadataImage, permissions: Permissions) -> Screened:
-    """Take out what the sender may not do."""
+    """Remove the parts of a request that the sender may not use."""
     one = _SCREENS.get(type(request))
     if one is None or (permissions.unrestricted and one is not _describe_cluster):
         return Screened(request, lambda answer: answer)
@@ -81,7 +81,8 @@ def _create_partitions(request: CreatePartitionsRequest, image: MetadataImage, p
 
 
 def _config_refusal(kind: int, name: str, permissions: Permissions, operation: Operation) -> ErrorCode | None:
-    """Error for a resource whose configuration is out of reach. A type that does not exist is left to the handler."""
+    """Return the error for a resource whose configuration the sender may not access. The handler answers for unknown
+    types."""
     if kind == TOPIC:
         allowed, code = permissions.allow(operation, _TOPIC, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif kind == GROUP:
@@ -125,7 +126,7 @@ def _configs(
 
 
 def _describe_cluster(request: DescribeClusterRequest, image: MetadataImage, permissions: Permissions) -> Screened:
-    """Let the request through; the answer tells what the sender may do with the cluster, where it asks."""
+    """Let the request pass; the answer contains the sender's authorized operations if requested."""
 
     def merge(answer: DescribeClusterResponse) -> ResponseBody:
         if answer.error_code or not request.include_cluster_authorized_operations:

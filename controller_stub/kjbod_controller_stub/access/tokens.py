@@ -1,6 +1,5 @@
-"""Delegation tokens: create, renew, expire, and the removal of those whose time is over
-(``DelegationTokenControlManager``, KIP-48, KIP-373, KIP-900). Pure. Who may ask for what is decided before, in
-:mod:`kjbod.metadata.token_requests`.
+"""Delegation tokens: create, renew, expire, and remove expired ones (``DelegationTokenControlManager``, KIP-48,
+KIP-373, KIP-900). Pure. :mod:`kjbod.metadata.token_requests` authorizes the requests before.
 
 A token's secret is in no record: it follows from the token's id and ``delegation.token.secret.key``
 (:mod:`kjbod.security.tokens`). Without that key there are no tokens.
@@ -49,7 +48,7 @@ _USER: Final = "User"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSettings:
-    """The part of the configuration.
+    """Delegation token settings from the configuration.
 
     Attributes:
         secret_key: ``delegation.token.secret.key``; None: there are no tokens.
@@ -65,7 +64,7 @@ class TokenSettings:
 
 
 class DelegationTokens:
-    """All tokens, found by their HMAC.
+    """All delegation tokens, by their HMAC.
 
     Args:
         image: the metadata.
@@ -118,7 +117,7 @@ class DelegationTokens:
     def create(
         self, draft: Draft, request: CreateDelegationTokenRequest, requester: str
     ) -> CreateDelegationTokenResponse:
-        """A new token, of who asks for it or of another owner (KIP-373)."""
+        """Create a token for the sender or for another owner (KIP-373)."""
         owner, secret_key = owner_of(request, requester), self._settings.secret_key
         code = self._disabled() or self._excess(request, owner, requester)
         if code is not None or secret_key is None:
@@ -167,7 +166,7 @@ class DelegationTokens:
     # ---- renew, expire
 
     def renew(self, draft: Draft, request: RenewDelegationTokenRequest, requester: str) -> RenewDelegationTokenResponse:
-        """Have a token expire later, but not beyond its lifetime."""
+        """Renew a token, at most to the end of its lifetime."""
         found = self._find(request.hmac)
         if isinstance(found, ErrorCode):
             return RenewDelegationTokenResponse(error_code=found)
@@ -185,7 +184,7 @@ class DelegationTokens:
     def expire(
         self, draft: Draft, request: ExpireDelegationTokenRequest, requester: str
     ) -> ExpireDelegationTokenResponse:
-        """Have a token expire at another time, or at once with a negative period."""
+        """Set another expiry time for a token, or expire it at once with a negative period."""
         found = self._find(request.hmac)
         if isinstance(found, ErrorCode):
             return ExpireDelegationTokenResponse(error_code=found)
@@ -202,7 +201,7 @@ class DelegationTokens:
         return ExpireDelegationTokenResponse(expiry_timestamp=expires_ms)
 
     def remove_expired(self, draft: Draft) -> bool:
-        """Remove tokens whose time is over; whether there may be more of them."""
+        """Remove expired tokens, and return whether there may be more of them."""
         now_ms = self._wall_ms()
         over = (token.token_id for token in self._image.delegation_tokens.values() if _is_over(token, now_ms))
         removed = list(islice(over, REMOVED_AT_ONCE_MAX))
@@ -213,7 +212,7 @@ class DelegationTokens:
         return len(removed) == REMOVED_AT_ONCE_MAX
 
     def _disabled(self) -> ErrorCode | None:
-        """The error where there are no tokens; None: there are."""
+        """Return the error if delegation tokens are disabled; None: they are enabled."""
         if self._settings.secret_key is None:
             return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
         if self._image.metadata_version < versions.DELEGATION_TOKENS:

@@ -1,1 +1,1 @@
-"""Brokers: registrations, sessions, and what a broker becomes with its heartbeat."""
+"""Brokers: registrations, sessions, and the effects of heartbeats."""

@@ -1,4 +1,4 @@
-"""Registrations: who may be which broker, with which epoch, directories and features (``ClusterControlManager``).
+"""Broker registrations: checks of id, epoch, directories and features (``ClusterControlManager``).
 
 Besides the image this keeps two facts per broker that no record has but replay can tell: the directories that went
 offline since the incarnation registered, and whether the incarnation was ever unfenced. kjbod's snapshots tell the
@@ -100,25 +100,25 @@ class Cluster:
             past.was_unfenced = True
 
     def loaded(self) -> None:
-        """All changes so far were those of a snapshot, which does not say what an incarnation has been through."""
+        """Note that all changes so far came from a snapshot, which does not contain the past of an incarnation."""
         for past in self._past.values():
             past.complete = past.waived = False
 
     # ---- questions
 
     def offline_directories(self, broker_id: int) -> frozenset[Uuid]:
-        """The directories that went offline since this incarnation registered."""
+        """Return the directories that went offline since this incarnation registered."""
         past = self._past.get(broker_id)
         return frozenset() if past is None else frozenset(past.offline)
 
     def failed_directories(self) -> dict[int, tuple[Uuid, ...]]:
-        """:meth:`offline_directories` of all brokers that have some, for a snapshot."""
+        """Return :meth:`offline_directories` of all brokers that have any, for a snapshot."""
         owners = self._image.directory_owners  # of another broker by now: no snapshot may register it twice
         left = {broker_id: past.offline - owners.keys() for broker_id, past in self._past.items()}
         return {broker_id: tuple(sorted(gone)) for broker_id, gone in left.items() if gone}
 
     def unknown_directories(self, broker: BrokerRegistration, reported: Iterable[Uuid]) -> list[Uuid]:
-        """The ``reported`` ids that this broker never registered; none where its past is not known."""
+        """Return the ``reported`` ids that this broker never registered; empty if its past is unknown."""
         past = self._past[broker.id]
         if not past.complete:
             return []
@@ -126,7 +126,7 @@ class Cluster:
         return [directory for directory in reported if directory not in known]
 
     def awaits_placement(self, broker: BrokerRegistration) -> bool:
-        """Whether the broker was not unfenced yet, and should not be before all its replicas have a directory
+        """Return whether the broker was not unfenced yet, and must wait until all its replicas have a directory
         (``Rules.fenced_until_placed``)."""
         past = self._past.get(broker.id)  # none: it was unregistered while a steady heartbeat is read
         return past is not None and not past.was_unfenced and self._awaits_placement(past, broker)
@@ -137,7 +137,7 @@ class Cluster:
         return len(past.offline) + len(broker.log_dirs) > 1
 
     def has_electable_dir(self, broker: BrokerRegistration, directory: Uuid) -> bool:
-        """Whether a replica of the broker in this directory may be elected, or join an ISR.
+        """Return whether a replica of the broker in this directory may be elected or join an ISR.
 
         A broker that nobody waits for any longer leads only where it is known in which directory: a leader elsewhere
         would stay when that directory fails. That is so until it registers anew.
@@ -155,11 +155,11 @@ class Cluster:
         past.waived |= not past.complete and self._rules.fenced_until_placed
 
     def active(self) -> list[BrokerRegistration]:
-        """The brokers that may lead."""
+        """Return the brokers that may lead."""
         return [broker for broker in self._image.brokers.values() if broker.active]
 
     def require_epoch(self, broker_id: int, epoch: int) -> BrokerRegistration:
-        """The broker with this epoch.
+        """Return the broker with this epoch.
 
         Raises:
             ApiError: STALE_BROKER_EPOCH: another epoch, or not registered.
@@ -170,7 +170,7 @@ class Cluster:
         return broker
 
     def finalized_features(self) -> dict[str, int]:
-        """All finalized levels; kraft.version, which has no record, among them."""
+        """Return all finalized levels, including kraft.version, which has no metadata record."""
         levels = {versions.METADATA_VERSION: self._image.metadata_version} | self._image.features
         if self.kraft_version:
             levels[versions.KRAFT_VERSION] = self.kraft_version
@@ -181,7 +181,7 @@ class Cluster:
     def register(
         self, request: BrokerRegistrationRequest, heartbeats: Heartbeats, *, epoch: int, now_ms: int
     ) -> tuple[int, bool]:
-        """Check a registration: it gets ``epoch``, or its old one when it is the same incarnation again.
+        """Check a registration. It gets ``epoch``, or its old epoch if the same incarnation registers again.
 
         Returns:
             The broker epoch, and whether the incarnation is new; :meth:`registration_record` makes the record.
@@ -263,7 +263,7 @@ class Cluster:
                 )
 
     def register_controller(self, request: ControllerRegistrationRequest) -> RegisterControllerRecord:
-        """The record of another controller's registration (KIP-919).
+        """Return the record of another controller's registration (KIP-919).
 
         Raises:
             ApiError: refused.
@@ -275,7 +275,7 @@ class Cluster:
         return _controller_record(request)
 
     def unregister_controller(self, controller_id: int) -> UnregisterControllerRecord:
-        """The record that ends another controller's registration (KIP-1312).
+        """Return the record that ends another controller's registration (KIP-1312).
 
         Raises:
             ApiError: refused, in the order and the words of Kafka (``QuorumController.unregisterController``).
@@ -294,7 +294,7 @@ class Cluster:
         return UnregisterControllerRecord(controller_id=controller_id)
 
     def registration_record(self, request: BrokerRegistrationRequest, epoch: int, *, new: bool) -> RegisterBrokerRecord:
-        """The record of an accepted registration. The same incarnation keeps its state."""
+        """Return the record of an accepted registration. The same incarnation keeps its state."""
         existing = None if new else self._image.brokers[request.broker_id]
         endpoints = {
             listener.name: Endpoint(

@@ -1,5 +1,5 @@
-"""Soft state about brokers: sessions, offsets, and what a broker becomes with its heartbeat
-(``BrokerHeartbeatManager``, ``BrokerHeartbeatTracker``).
+"""Soft state about brokers: sessions, offsets, and the next state after a heartbeat (``BrokerHeartbeatManager``,
+``BrokerHeartbeatTracker``).
 
 None of this is in the log. A controller that starts gives every unfenced broker one full session
 (:meth:`Heartbeats.activate`), and the brokers' next heartbeats bring the rest back: each repeats its offset and all its
@@ -26,7 +26,7 @@ from kjbod.patience import Patience
 
 
 class BrokerState(Enum):
-    """State of a broker as the controller sees it (``BrokerControlState``)."""
+    """State of a broker in the controller's view (``BrokerControlState``)."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -78,7 +78,7 @@ _TRANSITIONS: tuple[_Row, ...] = (
 
 
 def next_state(current: BrokerState, situation: Situation) -> BrokerState:
-    """The state after a heartbeat (``BrokerHeartbeatManager.calculateNextBrokerState``)."""
+    """Return the state after a heartbeat (``BrokerHeartbeatManager.calculateNextBrokerState``)."""
     for state, fits, following in _TRANSITIONS:
         if state is current and fits(situation):
             return following
@@ -110,13 +110,13 @@ class Contact(Struct):
     """Whether a line of the log says what it is held for."""
 
     def accept(self, directories: Iterable[Uuid]) -> None:
-        """Remember that these were reported and not refused."""
+        """Remember directories that were reported and accepted."""
         if len(self.accepted) < ACCEPTED_MAX:
             self.accepted.update(directories)
 
 
 class Heartbeats:
-    """The contacts of all brokers, the one heard longest ago first.
+    """Contacts of all brokers; the broker with the oldest heartbeat is first.
 
     Args:
         session_timeout_ms: ``broker.session.timeout.ms``.
@@ -129,12 +129,12 @@ class Heartbeats:
         self._lock = nullcontext() if lock is None else lock
 
     def contact(self, broker_id: int, epoch: int) -> Contact | None:
-        """The contact of this incarnation, None when it was not heard yet."""
+        """Return the contact of this incarnation; None before its first heartbeat."""
         contact = self._contacts.get(broker_id)
         return contact if contact is not None and contact.epoch == epoch else None
 
     def touch(self, broker_id: int, epoch: int, now_ms: int, metadata_offset: int | None = None) -> Contact:
-        """A heartbeat has come; another epoch begins anew."""
+        """Note a heartbeat; another epoch starts a new contact."""
         with self._lock:
             contact = self.contact(broker_id, epoch)
             if contact is None:
@@ -143,7 +143,7 @@ class Heartbeats:
             return contact
 
     def renew(self, broker_id: int, contact: Contact, now_ms: int, metadata_offset: int) -> bool:
-        """A heartbeat of this contact has come; whether the session was still there to be renewed."""
+        """Renew the session of this contact after a heartbeat. Return whether the session still existed."""
         with self._lock:
             if self._contacts.get(broker_id) is not contact:
                 return False
@@ -157,8 +157,8 @@ class Heartbeats:
         self._contacts.move_to_end(broker_id)
 
     def forget_offset(self, broker_id: int, *, registered: bool) -> None:
-        """Take the broker for one that has applied nothing, until its next heartbeat (``Rules.keeps_offsets``);
-        ``registered``: again, which ends a controlled shutdown."""
+        """Treat the broker as one that has applied nothing until its next heartbeat (``Rules.keeps_offsets``).
+        ``registered``: it registered again, which ends a controlled shutdown."""
         with self._lock:
             if contact := self._contacts.get(broker_id):
                 contact.metadata_offset = -1
@@ -166,50 +166,51 @@ class Heartbeats:
                     contact.controlled_shutdown_offset = None
 
     def drop(self, broker_id: int) -> None:
-        """Forget the broker: its session is over."""
+        """Forget the broker after the end of its session."""
         with self._lock:
             self._contacts.pop(broker_id, None)
 
     def activate(self, brokers: Iterable[BrokerRegistration], now_ms: int, *, ended: int | None = None) -> None:
-        """Start a session for every unfenced broker: the controller has just begun and heard none of them. That of the
-        broker ``ended`` is over: it was in the process of the controller before this one."""
+        """Start a session for every unfenced broker, because a new controller has had no heartbeats yet. The session of
+        the broker ``ended`` is over: it ran in the process of the previous controller."""
         for broker in sorted(brokers, key=lambda one: one.id != ended):  # who was heard longest ago comes first
             if not broker.fenced:
                 heard_ms = now_ms - self.session_timeout_ms - 1 if broker.id == ended else now_ms
                 self.touch(broker.id, broker.epoch, heard_ms)
 
     def has_valid_session(self, broker_id: int, epoch: int, now_ms: int) -> bool:
-        """Whether this incarnation was heard within the session timeout."""
+        """Return whether this incarnation sent a heartbeat within the session timeout."""
         contact = self.contact(broker_id, epoch)
         return contact is not None and contact.last_contact_ms + self.session_timeout_ms >= now_ms
 
     def find_one_stale(self, now_ms: int) -> int | None:
-        """The broker heard longest ago, when its session has expired."""
+        """Return the broker with the oldest heartbeat if its session has expired."""
         with self._lock:
             for broker_id, contact in self._contacts.items():
                 return broker_id if contact.last_contact_ms + self.session_timeout_ms < now_ms else None
         return None
 
     def next_check_ms(self) -> int | None:
-        """The first moment at which a session can be over; None without sessions."""
+        """Return the earliest time at which a session can expire; None without sessions."""
         with self._lock:
             for contact in self._contacts.values():
                 return contact.last_contact_ms + self.session_timeout_ms + 1
         return None
 
     def enter_controlled_shutdown(self, broker_id: int, epoch: int, offset: int) -> None:
-        """The records that start the broker's controlled shutdown end at ``offset``. The first one counts."""
+        """Note that the records that begin the broker's controlled shutdown end at ``offset``. Only the first call
+        counts."""
         contact = self.contact(broker_id, epoch)
         if contact is not None and contact.controlled_shutdown_offset is None:
             contact.controlled_shutdown_offset = offset
 
     def is_leaving(self, broker_id: int, epoch: int) -> bool:
-        """Whether this incarnation has begun a controlled shutdown, as far as is remembered."""
+        """Return whether this incarnation is known to be in controlled shutdown."""
         contact = self.contact(broker_id, epoch)
         return contact is not None and contact.controlled_shutdown_offset is not None
 
     def may_go(self, broker_id: int, epoch: int, active: Iterable[BrokerRegistration]) -> bool:
-        """Whether all active brokers have applied the records that took the broker's leaderships away.
+        """Return whether all active brokers have applied the records that moved the broker's leaderships.
 
         A controller that started in between does not know where they ended: then nothing may be concluded from the
         offsets, and the records are durable and old; the broker may go.

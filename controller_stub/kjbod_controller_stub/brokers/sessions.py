@@ -1,5 +1,5 @@
-"""A broker from its registration to the end of its session (``ClusterControlManager``, ``BrokerHeartbeatManager``, and
-the event handlers of ``QuorumController`` that bring them together).
+"""Broker sessions from registration to expiry (``ClusterControlManager``, ``BrokerHeartbeatManager``, and the event
+handlers of ``QuorumController`` that combine them).
 
 What it is comes from the log, what it wants and has applied from its heartbeats (:mod:`.heartbeats`, which has the
 table of states); what follows for partitions is made by
@@ -40,7 +40,7 @@ _STEADY: Mapping[tuple[bool, bool], BrokerHeartbeatResponse] = {
 
 
 class BrokerSessions(Struct):
-    """Registrations, heartbeats and sessions. Makes records; keeps :attr:`registration_end_offsets` only."""
+    """Registrations, heartbeats and sessions. Makes records; its only state is :attr:`registration_end_offsets`."""
 
     _image: MetadataImage
     _index: PartitionIndex
@@ -54,8 +54,8 @@ class BrokerSessions(Struct):
     for this offset."""
 
     def activate(self) -> None:
-        """Find from a snapshot which brokers were unfenced without waiting for all of their replicas: those that could
-        lead a partition and do not, for nothing else but its unknown directory."""
+        """Find the brokers in a snapshot that were unfenced without waiting for all of their replicas. These could lead
+        a partition, and only its unknown directory prevents that."""
         for key in self._index.leaderless():
             partition = self._image.partition(*key)
             assert partition is not None
@@ -68,7 +68,7 @@ class BrokerSessions(Struct):
     def register(
         self, draft: Draft, request: BrokerRegistrationRequest, *, api_version: int, next_offset: int, now_ms: int
     ) -> BrokerRegistrationResponse:
-        """A broker registers; ``next_offset``, of the record that is made, becomes its epoch."""
+        """Register a broker. ``next_offset``, the offset of the new record, becomes its epoch."""
         try:
             epoch, new = self._cluster.register(request, self._heartbeats, epoch=next_offset, now_ms=now_ms)
         except ApiError as error:
@@ -100,9 +100,9 @@ class BrokerSessions(Struct):
     def steady_heartbeat(
         self, request: BrokerHeartbeatRequest, now_ms: int, metadata_offset: int | None = None
     ) -> tuple[BrokerHeartbeatResponse, int] | None:
-        """The answer to a heartbeat that renews the session and changes nothing else, and how far the log has to be
-        durable before it may leave; None: it may change something, and has to be handled like any other request.
-        ``metadata_offset`` is given where ``request`` was sent before and is now repeated with another offset.
+        """Return the answer to a heartbeat that only renews the session, and the offset up to which the log must be
+        durable before the answer is sent. None: the heartbeat may change something, and needs the usual handling.
+        ``metadata_offset`` is given if ``request`` was sent before and is now repeated with another offset.
 
         The one method that may run while another thread handles and applies a change. It reads
 
@@ -138,7 +138,7 @@ class BrokerSessions(Struct):
         return _STEADY[caught_up, broker.fenced], end_offset
 
     def heartbeat(self, draft: Draft, request: BrokerHeartbeatRequest, now_ms: int) -> Result:
-        """A broker says that it is there, what it wants, and which of its directories have failed."""
+        """Handle a heartbeat: the broker's wanted state, and its failed directories."""
         try:
             broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
             self._check_reported(broker, request)
@@ -177,7 +177,7 @@ class BrokerSessions(Struct):
         return draft.result(answer, enters_shutdown=(broker.id, broker.epoch) if enters else None)
 
     def expire_session(self, draft: Draft, now_ms: int) -> bool:
-        """Fence the broker whose session expired first (``maybeFenceStaleBroker``); whether there was one.
+        """Fence the broker whose session expired first (``maybeFenceStaleBroker``). Return whether there was one.
 
         One broker per pass, so that others' heartbeats are read in between: one of them may be late only because the
         controller was.
@@ -195,7 +195,7 @@ class BrokerSessions(Struct):
         return False
 
     def _check_reported(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> None:
-        """Refuse directories that the broker does not have, where the rules say so.
+        """Refuse directories that the broker does not have, if the rules require it.
 
         A refused heartbeat changes nothing and renews no session: if it hid a real failure, the broker is fenced when
         the session expires, instead of leading unseen.
@@ -229,7 +229,7 @@ class BrokerSessions(Struct):
         )
 
     def _waits_for_replicas(self, broker: BrokerRegistration, contact: Contact, now_ms: int) -> bool:
-        """Whether replicas without a known directory keep the broker fenced, for not too long already."""
+        """Return whether replicas without a known directory keep the broker fenced, within the time limit."""
         if not self._cluster.awaits_placement(broker):
             return False
         if contact.patience is None:
@@ -237,7 +237,7 @@ class BrokerSessions(Struct):
         return contact.patience.holds(self._index.undecided(broker.id), now_ms)
 
     def _tell_held(self, draft: Draft, broker: BrokerRegistration, contact: Contact) -> None:
-        """Have a line say once what a broker that asks to be unfenced waits for."""
+        """Log once why a broker that asks to be unfenced must wait."""
         replicas = self._index.undecided(broker.id)
         if not replicas or contact.held_logged:
             return
@@ -260,8 +260,8 @@ class BrokerSessions(Struct):
         return ""
 
     def _awaited(self) -> list[BrokerRegistration]:
-        """The brokers whose offsets a controlled shutdown waits for: those that may lead. Kafka knows from soft state
-        which of them are leaving themselves."""
+        """Return the brokers whose offsets a controlled shutdown waits for: those that may lead. Kafka excludes brokers
+        in controlled shutdown by soft state."""
         if self._rules.shutdown_is_final:
             return self._cluster.active()
         return [
@@ -275,7 +275,8 @@ class BrokerSessions(Struct):
             self._replication.directories_offline(draft, broker, reported & frozenset(broker.log_dirs))
 
     def _state(self, broker: BrokerRegistration, contact: Contact) -> BrokerState:
-        """State of the broker. Shipped Kafka takes a controlled shutdown from soft state, which fencing ends."""
+        """Return the state of the broker. Shipped Kafka takes a controlled shutdown from soft state, which fencing
+        ends."""
         if broker.fenced:
             return BrokerState.FENCED
         leaving = contact.controlled_shutdown_offset is not None

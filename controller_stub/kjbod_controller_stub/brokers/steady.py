@@ -1,4 +1,4 @@
-"""Heartbeats that change nothing, from frame to frame.
+"""Fast path for heartbeats that change nothing, from request frame to answer frame.
 
 A broker repeats itself every two seconds. Of its request only the correlation id and the metadata offset change: two
 numbers of a fixed size, at places that the rest of the frame decides. So a frame that the decoder has read tells how to
@@ -37,14 +37,14 @@ metadata offset."""
 
 
 class SteadyHeartbeats:
-    """The heartbeats of one connection (:data:`kjbod.wire.server.Shortcut`)."""
+    """Heartbeats of one connection (:data:`kjbod.wire.server.Shortcut`)."""
 
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
         self._form: _Form | None = None
 
     def __call__(self, data: bytes) -> bytes | None:
-        """The answer's frame, None where ``data`` is not exactly one steady heartbeat."""
+        """Return the answer's frame; None if ``data`` is not exactly one steady heartbeat."""
         form = self._form
         read = None if form is None else form.read(data)
         if form is None or read is None:
@@ -59,7 +59,7 @@ class SteadyHeartbeats:
 
 
 class _Form:
-    """Frames that are alike but for their correlation id and offset, and the answers to them."""
+    """Frames that differ only in correlation id and offset, and the answers to them."""
 
     def __init__(self, data: bytes, offset_at: int, version: int, request: BrokerHeartbeatRequest) -> None:
         offset_end = offset_at + _OFFSET_END_IN_BODY - _OFFSET_IN_BODY
@@ -74,7 +74,7 @@ class _Form:
         self._answer_length = self._answer_body = b""
 
     def read(self, data: bytes) -> tuple[bytes, int] | None:
-        """The correlation id, as it came, and the metadata offset; None where the frame is another."""
+        """Return the correlation id as received, and the metadata offset; None if the frame has another form."""
         layout = self._layout
         if len(data) != layout.size:
             return None
@@ -84,7 +84,7 @@ class _Form:
         return correlation_id, offset
 
     def write(self, correlation_id: bytes, answer: BrokerHeartbeatResponse) -> bytes:
-        """The answer's frame; most often it is the one before with another correlation id."""
+        """Return the answer's frame; usually the previous one with another correlation id."""
         if answer is not self._answer:
             frame = encode_response(answer, self._version, 0)
             self._answer_length, self._answer_body = frame[:_LENGTH_BYTES], frame[_LENGTH_BYTES + len(correlation_id) :]
@@ -93,7 +93,7 @@ class _Form:
 
 
 def _form_of(data: bytes) -> _Form | None:
-    """The form of a frame that is a whole heartbeat and can be read."""
+    """Return the form of a frame that is a complete, valid heartbeat."""
     if len(data) > FRAME_BYTES_MAX or data[_LENGTH_BYTES : _LENGTH_BYTES + len(_API_KEY)] != _API_KEY:
         return None
     frame = data[_LENGTH_BYTES:]

@@ -1,1 +1,1 @@
-"""Dynamic configuration: what there is, what it may be, and what counts."""
+"""Dynamic configuration: its keys, its valid values, and its effective values."""

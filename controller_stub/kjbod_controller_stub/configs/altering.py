@@ -1,5 +1,5 @@
-"""Dynamic configurations (``ConfigurationControlManager``, ``ControllerConfigurationValidator``): of topics, of single
-brokers and of all, of consumer groups and of client metrics subscriptions.
+"""Alter dynamic configurations (``ConfigurationControlManager``, ``ControllerConfigurationValidator``) of topics,
+single brokers, all brokers, consumer groups and client metrics subscriptions.
 
 Each resource is changed as a whole or refused as a whole; one that is refused does not stop the others. A change of a
 broker's configuration is written even where the value stays as it is, as Kafka does, so that brokers act on it again
@@ -76,7 +76,7 @@ class ConfigSource(IntEnum):
 
 
 class EffectiveConfig(Struct, frozen=True):
-    """The value of one key of a topic, and where it comes from (``ConfigSource``)."""
+    """Value of one key of a topic, with its source (``ConfigSource``)."""
 
     name: str
     value: str | None
@@ -85,7 +85,7 @@ class EffectiveConfig(Struct, frozen=True):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Configs:
-    """Makes the records that change configurations, and tells what topics get."""
+    """Makes the records that change configurations, and resolves the configuration of topics."""
 
     image: MetadataImage
     node_id: int
@@ -104,14 +104,14 @@ class Configs:
         }
 
     def apply(self, change: Change) -> None:
-        """Follow one change of the image: what topics get from their nodes."""
+        """Follow one change of the image: node configs that apply to topics."""
         if isinstance(change, ConfigChange) and change.resource_type == BROKER:
             self._of_new_topic = None
 
     # ---- what topics get
 
     def of_new_topic(self, given: Mapping[str, str]) -> tuple[CreateTopicsResponseConfig, ...]:
-        """Every key of a topic by name, as it will be with ``given`` (``computeEffectiveTopicConfigs``)."""
+        """Return every key of a new topic by name, with the values in ``given`` (``computeEffectiveTopicConfigs``)."""
         if self._of_new_topic is None:
             keys = sorted((key for key in TOPIC_CONFIGS.values() if not key.internal), key=lambda key: key.name)
             effective = [self.from_nodes(key) for key in keys]
@@ -124,7 +124,7 @@ class Configs:
         )
 
     def from_nodes(self, key: ConfigKey) -> EffectiveConfig:
-        """Value for a topic that has none of its own (``KafkaConfigSchema.resolveEffectiveTopicConfig``)."""
+        """Return the value for a topic without its own value (``KafkaConfigSchema.resolveEffectiveTopicConfig``)."""
         for values, source in (
             (self.image.configs.get((BROKER, str(self.node_id)), {}), ConfigSource.BROKER),
             (self.image.configs.get((BROKER, ""), {}), ConfigSource.DEFAULT_BROKER),
@@ -138,7 +138,7 @@ class Configs:
     # ---- records
 
     def records_of_new_topic(self, name: str, given: Mapping[str, str]) -> list[ConfigRecord]:
-        """The records of a topic that is being created.
+        """Return the configuration records of a new topic.
 
         Raises:
             ApiError: INVALID_CONFIG.
@@ -152,7 +152,8 @@ class Configs:
     def alter_incrementally(
         self, draft: Draft, request: IncrementalAlterConfigsRequest, *, forwarded: bool = False
     ) -> IncrementalAlterConfigsResponse:
-        """Make the records, and the outcome for each resource. ``forwarded``: a broker has looked at it before."""
+        """Make the records, and the outcome for each resource. ``forwarded``: a broker has already checked the
+        request."""
         wanted = {
             (each.resource_type, each.resource_name): {config.name: config for config in each.configs}
             for each in request.resources
@@ -180,7 +181,7 @@ class Configs:
     def alter_whole(
         self, draft: Draft, request: AlterConfigsRequest, *, forwarded: bool = False
     ) -> AlterConfigsResponse:
-        """Alter by the older request, which names all that a resource is to have."""
+        """Alter with the older request, which lists the complete configuration of a resource."""
         wanted = {
             (each.resource_type, each.resource_name): {config.name: config.value for config in each.configs}
             for each in request.resources
@@ -287,7 +288,8 @@ class Configs:
             _check_broker_values(records)
 
     def _check_cordoned(self, value: str | None, before: str | None, *, forwarded: bool) -> None:
-        """Only the broker itself, which forwards what it has checked, knows which paths it has."""
+        """Check cordoned directories: only the broker itself knows its paths, and it forwards requests that it has
+        checked."""
         if self.image.metadata_version < versions.CORDONED_LOG_DIRS:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
@@ -333,7 +335,7 @@ class Configs:
 
 
 def node_id(name: str) -> int | None:
-    """The node that a resource of type BROKER names, None for all of them.
+    """Return the node id of a resource of type BROKER, None for all nodes.
 
     Raises:
         ApiError: INVALID_REQUEST.
@@ -348,7 +350,7 @@ def node_id(name: str) -> int | None:
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """A key of nodes, also one that no file has; None where Kafka does not know it: a plug-in may."""
+    """Return a key of nodes, including keys that no file has; None if Kafka does not know it: a plug-in may."""
     return node_keys().get(name) or rate_keys().get(name)
 
 
@@ -376,7 +378,7 @@ def _check_kind(resource: Resource, times: int, own_id: int, *, loggers: bool) -
 
 
 def _check_broker_values(records: Iterable[ConfigRecord]) -> None:
-    """Refuse for brokers what no broker would take: such a record would be ignored by each of them, for ever."""
+    """Refuse broker configs that every broker would reject: brokers would ignore such a record for ever."""
     for record in records:
         key = broker_key(record.name)
         if key is None or record.value is None:
@@ -391,7 +393,7 @@ def _check_broker_values(records: Iterable[ConfigRecord]) -> None:
 
 
 def _apply(kind: int, before: str | None, change: IncrementalAlterConfigsRequestConfig) -> str | None:
-    """The value after one change; None: unset. Operations: ``AlterConfigOp.OpType``."""
+    """Return the value after one change; None: unset. Operations: ``AlterConfigOp.OpType``."""
     operation = change.config_operation
     if operation == 0:
         return change.value
@@ -414,7 +416,7 @@ def _apply(kind: int, before: str | None, change: IncrementalAlterConfigsRequest
 
 
 def _without(entries: Iterable[str], gone: Counter[str]) -> Iterator[str]:
-    """The entries, without the first of each that is named, as often as it is."""
+    """Return the entries without the named ones; each name removes its first occurrence."""
     for entry in entries:
         if gone[entry] > 0:
             gone[entry] -= 1

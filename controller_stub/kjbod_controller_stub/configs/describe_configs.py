@@ -56,14 +56,14 @@ _Synonyms = list[DescribeConfigsResponseSynonym]
 
 
 class _Description(Struct, frozen=True):
-    """A resource: its keys, and how to tell about each."""
+    """Keys of a resource, and a function that describes each."""
 
     names: Iterable[str]
     tell: Callable[[str], DescribeConfigsResponseConfig]
 
 
 class ConfigDescriber(Struct, frozen=True):
-    """Answers one request from the image and this node's file."""
+    """Answers one DescribeConfigs request from the image and this node's file."""
 
     configs: Configs
     _of_topics: dict[str, DescribeConfigsResponseConfig] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class ConfigDescriber(Struct, frozen=True):
     # ---- DescribeConfigs
 
     def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        """Every resource that is named, once."""
+        """Describe every requested resource once."""
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
         too_many = len(wanted) > RESOURCES_PER_REQUEST_MAX
         return DescribeConfigsResponse(
@@ -187,7 +187,7 @@ class ConfigDescriber(Struct, frozen=True):
     # ---- the node itself
 
     def _node_description(self, name: str, *, synonyms: bool) -> _Description:
-        """All about this node, or what is dynamic for all brokers. Others tell about themselves."""
+        """Describe this node completely, or the dynamic values of all brokers. Other nodes describe themselves."""
         if not name:
             values = _in_force(self._image.configs.get((BROKER, ""), {}), of_all=True)
             return _Description(values, lambda key: self._default_entry(key, values[key], synonyms=synonyms))
@@ -211,12 +211,12 @@ class ConfigDescriber(Struct, frozen=True):
         return _entry(key, _shown(key, text), [source], synonyms=synonyms)
 
     def _static(self) -> Mapping[str, str]:
-        """Values of this node's file; ``broker.id`` is ``node.id`` (``KafkaConfig.populateSynonyms``)."""
+        """Return values of this node's file; ``broker.id`` is ``node.id`` (``KafkaConfig.populateSynonyms``)."""
         node_id = str(self.configs.node_id)
         return {**self.configs.static, "node.id": node_id, "broker.id": node_id}
 
     def _places(self) -> Iterator[tuple[Mapping[str, str], int]]:
-        """Sources of this node's values, the first that has one counts."""
+        """Return the sources of this node's values; the first source with a value counts."""
         yield _in_force(self._image.configs.get((BROKER, str(self.configs.node_id)), {})), ConfigSource.BROKER
         yield _in_force(self._image.configs.get((BROKER, ""), {}), of_all=True), ConfigSource.DEFAULT_BROKER
         yield self._static(), ConfigSource.STATIC_BROKER
@@ -254,7 +254,7 @@ def _entry(key: ConfigKey, value: str | None, sources: _Synonyms, *, synonyms: b
 
 
 def _shown(key: ConfigKey, text: str | None) -> str | None:
-    """A value as Kafka shows it; as it is where it is none of its type, and for classes and text."""
+    """Return a value as Kafka shows it. Text, classes and invalid values are unchanged."""
     if text is None or key.type in (ConfigType.STRING, ConfigType.CLASS, ConfigType.PASSWORD):
         return text
     try:

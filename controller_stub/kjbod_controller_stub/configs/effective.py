@@ -1,4 +1,4 @@
-"""The value of a topic's configuration that the controller itself acts on (``KafkaConfigSchema``).
+"""Effective topic configurations that the controller itself uses (``KafkaConfigSchema``).
 
 The topic's own value goes first, then the dynamic one of this node, then that of all nodes, then this node's file.
 """
@@ -14,7 +14,7 @@ UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 
 
 class EffectiveConfigs(Struct, frozen=True, kw_only=True):
-    """Resolves configurations of topics. ``unclean_election`` and ``min_isr`` are what this node's file says."""
+    """Resolves configurations of topics. ``unclean_election`` and ``min_isr`` come from this node's file."""
 
     image: MetadataImage
     node_id: int
@@ -22,7 +22,7 @@ class EffectiveConfigs(Struct, frozen=True, kw_only=True):
     min_isr: int = 1
 
     def value(self, topic: str, name: str) -> str | None:
-        """The value that is set by a record, None where the file counts."""
+        """Return the value set by a record; None if the file's value applies."""
         configs = self.image.configs
         for resource in ((TOPIC, topic), (BROKER, str(self.node_id)), (BROKER, "")):
             values = configs.get(resource)
@@ -31,12 +31,12 @@ class EffectiveConfigs(Struct, frozen=True, kw_only=True):
         return None
 
     def allows_unclean(self, topic: str) -> bool:
-        """Whether a replica that is out of sync may be elected."""
+        """Return whether an out-of-sync replica may be elected."""
         value = self.value(topic, UNCLEAN_ELECTION)
         return self.unclean_election if value is None else value.strip().lower() == "true"
 
     def min_in_sync(self, topic: Topic) -> int:
-        """``min.insync.replicas``, but no more than the topic's replicas (``getTopicEffectiveMinIsr``)."""
+        """Return ``min.insync.replicas``, at most the number of the topic's replicas (``getTopicEffectiveMinIsr``)."""
         value = self.value(topic.name, MIN_ISR)
         try:
             wanted = self.min_isr if value is None else int(value)

@@ -1,4 +1,4 @@
-"""The order in which Kafka's hash tables give their keys, where an answer or a log shows it."""
+"""Order of keys in Kafka's hash tables, for answers and logs that show it."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ _FIBONACCI = -7046029254386353131 & 0xFFFFFFFFFFFFFFFF
 
 
 def hash_map_order(names: Iterable[str]) -> list[str]:
-    """The names in the order of a ``java.util.HashMap``: in which Kafka checks and writes several updates."""
+    """Return the names in the order of a ``java.util.HashMap``, in which Kafka checks and writes several updates."""
     unique = list(dict.fromkeys(names))
     buckets = 16
     while len(unique) > buckets * 3 // 4:
@@ -17,7 +17,7 @@ def hash_map_order(names: Iterable[str]) -> list[str]:
 
 
 def _spread(name: str) -> int:
-    """``HashMap.hash`` of a string: of its UTF-16 code units."""
+    """Return ``HashMap.hash`` of a string, from its UTF-16 code units."""
     value = 0
     for unit in memoryview(name.encode("utf-16-le")).cast("H"):
         value = (31 * value + unit) & 0xFFFFFFFF
@@ -25,8 +25,8 @@ def _spread(name: str) -> int:
 
 
 def first_of_timeline(count: int) -> int:
-    """First key that a ``timeline.TimelineHashMap`` gives of 0, 1 ... ``count - 1``, put into it one after the other:
-    the partition whose replicas CreatePartitions counts.
+    """Return the first key of a ``timeline.TimelineHashMap`` with the keys 0, 1 ... ``count - 1``, inserted in that
+    order: CreatePartitions counts the replicas of this partition.
 
     It is the one as long as none of them was put again: that widens a table that is full, as one more would, and of 5,
     10, 21 or 85 keys another one is the first then (:data:`FULL_TIMELINES`). What was changed when is not known here.
@@ -48,5 +48,5 @@ def _rehashed(slots: list[list[int]]) -> list[list[int]]:
 
 
 def _slot(key: int, slots: int) -> int:
-    """``BaseHashTable.findSlot``: the highest bits of a product with the golden ratio."""
+    """Return ``BaseHashTable.findSlot``: the highest bits of a product with the golden ratio."""
     return (key * _FIBONACCI & 0xFFFFFFFFFFFFFFFF) >> (65 - slots.bit_length())

@@ -1,4 +1,4 @@
-"""The configuration keys of a node, as Kafka 4.4.0 has them: name, type, default, and whether they are dynamic.
+"""Configuration keys of a node in Kafka 4.4.0: name, type, default, and whether they are dynamic.
 
 A controller that is asked for its own configuration answers with every key that Kafka has (``KafkaConfig``), not only
 with those that it uses itself. Keys that Kafka calls internal are left out, as Kafka does.
@@ -387,19 +387,19 @@ _OF_SINGLE_NODES: Final = frozenset(
 
 
 def is_of_single_nodes(name: str) -> bool:
-    """Whether a dynamic key cannot be set for all nodes at once (``DynamicBrokerConfig.PER_BROKER_CONFIGS``)."""
+    """Return whether a dynamic key can only be set for single nodes (``DynamicBrokerConfig.PER_BROKER_CONFIGS``)."""
     return name in _OF_SINGLE_NODES or name.startswith(("ssl.", "sasl."))
 
 
 @functools.cache
 def node_keys() -> Mapping[str, ConfigKey]:
-    """The keys of a node by name."""
+    """Return the keys of a node by name."""
     return {key.name: key for key in map(_parse, _TABLE.split("\n")[1:-1])}
 
 
 @functools.cache
 def rate_keys() -> Mapping[str, ConfigKey]:
-    """The throttles of replication, which are dynamic configurations of brokers."""
+    """Return the replication throttles, which are dynamic broker configs."""
     return {name: ConfigKey(name, ConfigType.LONG, str(2**63 - 1), in_range(0), dynamic=True) for name in _RATES}
 
 
@@ -417,7 +417,7 @@ def _parse(line: str) -> ConfigKey:
 
 
 def _number(text: str) -> float | None:
-    """A bound: whole where it is written so."""
+    """Parse a bound: an integer if it is written as one."""
     if not text:
         return None
     return float(text) if "." in text else int(text)

@@ -1,6 +1,5 @@
-"""The configuration of topics, consumer groups and client metrics subscriptions, as Kafka 4.4.0 has it (``LogConfig``,
-``GroupConfig``, ``ClientMetricsConfigs``).
-"""
+"""Configuration of topics, consumer groups and client metrics subscriptions in Kafka 4.4.0 (``LogConfig``,
+``GroupConfig``, ``ClientMetricsConfigs``)."""
 
 import re
 import warnings
@@ -83,13 +82,13 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigKey]] = keys(
 
 
 class Synonym(Struct, frozen=True):
-    """A key of nodes that stands in for a topic's; ``factor`` makes the topic's number of it."""
+    """Node key that supplies the default of a topic key; ``factor`` converts its unit."""
 
     name: str
     factor: int = 1
 
     def convert(self, value: str) -> str:
-        """The node's value as the topic's."""
+        """Convert the node's value to the topic's unit."""
         if self.factor == 1:
             return value
         try:
@@ -142,7 +141,7 @@ SYNONYMS: Final[Mapping[str, tuple[Synonym, ...]]] = {
 def check_topic_configs(
     existing: Mapping[str, str], given: Mapping[str, str], node: Mapping[str, str], *, tiered_storage: bool
 ) -> None:
-    """Refuse a topic's configuration (``LogConfig.validate``).
+    """Refuse an invalid topic configuration (``LogConfig.validate``).
 
     ``given`` is all that the topic will have, ``existing`` what it has, ``node`` the values that it takes from this
     node where it has none, ``tiered_storage`` whether this node has it.
@@ -205,7 +204,7 @@ def _check_remote_storage(values: Mapping[str, Value], *, tiered_storage: bool) 
 
 
 def _check_local_retention(whole_name: str, whole: int, local_name: str, local: int) -> None:
-    """Check that no more stays on the disk than stays at all; -1 is for ever, -2 the same."""
+    """Check that local retention is at most the total retention; -1 is unlimited, -2 the same."""
     if local == -2 or (whole == -1 and local == -1):
         return
     if whole != -1 and local == -1:
@@ -273,18 +272,18 @@ _BOUNDED: Final = (
 
 
 def group_synonym(name: str) -> str:
-    """The key of nodes that a group's key takes its value from."""
+    """Return the node key that supplies the default of a group key."""
     return "group.streams.assignors" if name == _ASSIGNOR else f"group.{name}"
 
 
 def bound_names(name: str) -> tuple[str, str]:
-    """The keys of nodes that bound a group's key from below and above; the first may not exist."""
+    """Return the node keys with the lower and upper bound of a group key; the first may not exist."""
     protocol, _, rest = name.partition(".")
     return f"group.{protocol}.min.{rest}", f"group.{protocol}.max.{rest.removeprefix('num.')}"
 
 
 def check_group_configs(given: Mapping[str, str], node: Mapping[str, str]) -> None:
-    """Refuse a group's configuration; ``node`` is what this node's file says (``GroupConfig.validate``).
+    """Refuse an invalid group configuration; ``node`` has the values of this node's file (``GroupConfig.validate``).
 
     Raises:
         ApiError: INVALID_CONFIG.
@@ -363,7 +362,7 @@ _MATCHED: Final = frozenset(
 
 
 def check_client_metrics_configs(given: Mapping[str, str]) -> None:
-    """Refuse a client metrics subscription (``ClientMetricsConfigs.validate``).
+    """Refuse an invalid client metrics subscription (``ClientMetricsConfigs.validate``).
 
     Raises:
         ApiError: INVALID_REQUEST, INVALID_CONFIG.

@@ -43,7 +43,7 @@ _COMMA: Final = re.compile(r"\s*,\s*")
 
 
 class ConfigKey(Struct, frozen=True):
-    """A key: its type, its default and what else it asks of a value."""
+    """A configuration key: its type, its default and further checks of a value."""
 
     name: str
     type: ConfigType
@@ -56,11 +56,11 @@ class ConfigKey(Struct, frozen=True):
 
     @property
     def sensitive(self) -> bool:
-        """Whether its value is shown to nobody; of a key that nobody knows it may be a secret."""
+        """Whether the value is hidden; an unknown key may be a secret."""
         return self.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
 
     def parse(self, text: str) -> Value:
-        """The value that ``text`` means, checked.
+        """Parse and check a value.
 
         Raises:
             ApiError: INVALID_CONFIG.
@@ -72,12 +72,12 @@ class ConfigKey(Struct, frozen=True):
 
 
 def invalid(name: str, value: object, why: str) -> ApiError:
-    """The refusal of a value, in the words of ``ConfigException``."""
+    """Return the error about a value, with the text of ``ConfigException``."""
     return ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {why}")
 
 
 def parse_value(name: str, kind: ConfigType, text: str) -> Value:
-    """A text as a value of its type (``ConfigDef.parseType``).
+    """Parse a text as a value of its type (``ConfigDef.parseType``).
 
     Raises:
         ApiError: INVALID_CONFIG.
@@ -102,7 +102,7 @@ def parse_value(name: str, kind: ConfigType, text: str) -> Value:
 
 
 def show_value(value: Value) -> str | None:
-    """A value as text (``ConfigDef.convertToString``)."""
+    """Return a value as text (``ConfigDef.convertToString``)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -113,7 +113,7 @@ def show_value(value: Value) -> str | None:
 
 
 def split_list(text: str | None) -> list[str]:
-    """The entries of a list as the controller changes it: blanks count, empty entries do not."""
+    """Split a list as the controller does: blanks are kept, empty entries are not."""
     return [entry for entry in (text or "").split(",") if entry]
 
 
@@ -121,7 +121,7 @@ def split_list(text: str | None) -> list[str]:
 
 
 def in_range(low: float | None = None, high: float | None = None) -> Check:
-    """A number from ``low`` to ``high``."""
+    """Check that a number is from ``low`` to ``high``."""
 
     def check(name: str, value: Value) -> None:
         assert isinstance(value, int | float)
@@ -134,7 +134,7 @@ def in_range(low: float | None = None, high: float | None = None) -> Check:
 
 
 def one_of(*choices: str) -> Check:
-    """A check that a value is one of some words."""
+    """Return a check that a value is one of these words."""
 
     def check(name: str, value: Value) -> None:
         if value not in choices:
@@ -144,7 +144,7 @@ def one_of(*choices: str) -> Check:
 
 
 def each_of(*choices: str) -> Check:
-    """A list of some words; none at all is a list too. No choices: any words."""
+    """Return a check of a list of these words; the list may be empty. No choices: any words."""
     word = one_of(*choices) if choices else None
 
     def check(name: str, value: Value) -> None:
@@ -159,7 +159,7 @@ def each_of(*choices: str) -> Check:
 
 
 def gzip_level(name: str, value: Value) -> None:
-    """1 to 9, or -1 for zlib's own choice."""
+    """Check a gzip level: 1 to 9, or -1 for zlib's default."""
     if value != -1 and not (isinstance(value, int) and 1 <= value <= 9):
         raise invalid(name, value, "Value must be between 1 and 9 or equal to -1")
 
@@ -168,7 +168,7 @@ _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 
 
 def throttled_replicas(name: str, value: Value) -> None:
-    """``*`` or partition:broker pairs (``ThrottledReplicaListValidator``)."""
+    """Check throttled replicas: ``*`` or partition:broker pairs (``ThrottledReplicaListValidator``)."""
     assert isinstance(value, tuple)
     if value not in ((), ("*",)) and not all(_REPLICA.fullmatch(each) for each in value):
         raise invalid(
@@ -185,7 +185,8 @@ _DURATION: Final = re.compile(
 
 
 def share_offset_reset(name: str, value: Value) -> None:
-    """earliest, latest, or by_duration with a duration of ISO 8601 (``ShareGroupAutoOffsetResetStrategy``)."""
+    """Check an offset reset: earliest, latest, or by_duration with an ISO 8601 duration
+    (``ShareGroupAutoOffsetResetStrategy``)."""
     text = str(value)
     duration = text.removeprefix("by_duration:")
     if text in ("earliest", "latest") or (
@@ -201,12 +202,12 @@ def share_offset_reset(name: str, value: Value) -> None:
 
 
 def keys(*all_keys: ConfigKey) -> Mapping[str, ConfigKey]:
-    """A table by name."""
+    """Return a table of keys by name."""
     return {key.name: key for key in all_keys}
 
 
 def parse_all(table: Mapping[str, ConfigKey], given: Mapping[str, str]) -> dict[str, Value]:
-    """The values of all keys of a table, defaults for those that are not given.
+    """Return the values of all keys of a table, with defaults for missing ones.
 
     Raises:
         ApiError: INVALID_CONFIG: the first value in the table's order that cannot be.
@@ -222,7 +223,7 @@ def parse_all(table: Mapping[str, ConfigKey], given: Mapping[str, str]) -> dict[
 
 
 def first_unknown(table: Mapping[str, ConfigKey], given: Sequence[str]) -> str | None:
-    """The first name that the table does not have, as Kafka looks at them."""
+    """Return the first name that the table does not have, in Kafka's order."""
     if all(name in table for name in given):
         return None
     return next(name for name in hash_map_order(given) if name not in table)

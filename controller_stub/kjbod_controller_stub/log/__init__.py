@@ -1,1 +1,1 @@
-"""The metadata log's directory, its snapshots, its watch, and the raft half of a quorum of one."""
+"""The metadata log's directory, snapshots and watch, and the raft half of a quorum of one."""

@@ -1,4 +1,5 @@
-"""The controller's own directory: identity, lock, and what formatting left for the first start. Blocking code.
+"""The controller's own directory: identity, lock, and the files that formatting created for the first start. Blocking
+code.
 
 Nothing here writes but the lock file, and :func:`identified` where a directory has no id yet.
 """
@@ -65,7 +66,7 @@ class ControllerDirectory(Struct, frozen=True, kw_only=True):
         return self.path / DIRECTORY_NAME
 
     def release(self) -> None:
-        """Give the lock back and remove its file, as Kafka does at a clean stop."""
+        """Release the lock and remove its file, as Kafka does at a clean stop."""
         with contextlib.suppress(OSError):
             os.unlink(LOCK_NAME, dir_fd=self.descriptor)
         os.close(self.descriptor)
@@ -122,7 +123,7 @@ def open_directory(config: Config) -> ControllerDirectory:
 
 def identified(directory: ControllerDirectory, rng: random.Random, moment: datetime) -> ControllerDirectory:
     """Give a directory that was formatted before Kafka 3.7 an id, as Kafka does at a start
-    (``KafkaRaftServer.initializeLogDirs``); the agent of a combined node has done so by now.
+    (``KafkaRaftServer.initializeLogDirs``). In a combined node the agent has already done this.
 
     Args:
         directory: that is locked.
@@ -179,7 +180,7 @@ def _lock_once(directory: Path, path: Path) -> int:
 
 
 class Remains(Struct, frozen=True, kw_only=True):
-    """Contents of the directory beside the log."""
+    """Contents of the directory besides the log."""
 
     quorum_state: QuorumState | None
     bootstrap: tuple[Record, ...]
@@ -233,8 +234,8 @@ def _default_bootstrap() -> tuple[Record, ...]:
 
 
 def require_formatted(remains: Remains, config: Config, directory: ControllerDirectory) -> None:
-    """A log that is missing is not that of a new cluster. With ``controller.quorum.voters`` formatting leaves nothing
-    that would tell them apart.
+    """Require a formatted directory: a missing log does not mean a new cluster. With ``controller.quorum.voters``
+    formatting leaves no file that would distinguish the two cases.
 
     Raises:
         StorageError: it is missing.
@@ -247,7 +248,7 @@ def require_formatted(remains: Remains, config: Config, directory: ControllerDir
 
 
 def require_alone(voters: KRaftVoters | None, node_id: int, where: Path) -> None:
-    """The quorum must be this node alone.
+    """Require that this node is the only voter of the quorum.
 
     Raises:
         KjbodError: it has other voters.

@@ -1,4 +1,4 @@
-"""The controller's own directory is watched like any other: by probes in a child, which may hang in its place.
+"""Watch the controller's own directory with probes in a child process, which may hang without harm to the controller.
 
 The directory has failed when two probes in a row fail, or when a probe, or the log's own writer, does not come back in
 ``kjbod.blind.timeout.ms``. Only time in which this process ran counts, and of a probe only that in which its child did
@@ -44,11 +44,11 @@ _log = get_logger()
 
 
 class DirectoryHungError(StorageError):
-    """The directory does not answer: whoever waits for it waits for ever."""
+    """The directory does not respond; any thread that waits for it may wait for ever."""
 
 
 class Writer(Protocol):
-    """The part of the log's writer that the watch uses."""
+    """Methods of the log's writer that the watch uses."""
 
     @property
     def writes(self) -> int:
@@ -56,7 +56,7 @@ class Writer(Protocol):
 
     @property
     def writing(self) -> bool:
-        """Whether one is being written."""
+        """Whether a group is being written."""
 
 
 class DirectoryWatch:
@@ -74,11 +74,11 @@ class DirectoryWatch:
         self._child: asyncio.subprocess.Process | None = None
 
     def process_ids(self) -> tuple[int, ...]:
-        """Child that probes, while there is one."""
+        """Process id of the child that probes, if any."""
         return () if self._child is None else (self._child.pid,)
 
     async def run(self, writer: Writer) -> None:
-        """Until the directory fails, or cancelled.
+        """Watch until the directory fails, or until cancelled.
 
         Raises:
             DirectoryHungError: it does not answer; names it and since when.
@@ -119,7 +119,7 @@ class DirectoryWatch:
             await asyncio.sleep(self._interval_ms / 1000)
 
     async def _ready_child(self) -> asyncio.subprocess.Process | None:
-        """A child that has started. None where it did not, which was said, and is nothing of the disk."""
+        """Return a started child; None if the start failed. That is logged, and does not count as a disk failure."""
         if self._child is not None:
             return self._child
         script = str(Path(probe.__file__))
@@ -157,7 +157,8 @@ class DirectoryWatch:
         return self._child
 
     async def _ask(self, child: asyncio.subprocess.Process, began: str) -> str:
-        """Answer of the child; empty where it ended or did not run, which was said, and is nothing of the disk.
+        """Return the child's answer; empty if the child ended or did not run. That is logged, and does not count as a
+        disk failure.
 
         Raises:
             DirectoryHungError: it waits for the disk.
@@ -188,7 +189,7 @@ class DirectoryWatch:
             answer.cancel()
 
     async def _watch_writer(self, writer: Writer) -> None:
-        """The log's own fsync may hang while others get through."""
+        """Watch the log's own fsync, which may hang while probes succeed."""
         seen = -1
         since = ""
         patience = ObservedTimeout(self._timeout_ms, self._clock.monotonic_ms())
@@ -204,7 +205,7 @@ class DirectoryWatch:
             await asyncio.sleep(patience.step_ms / 1000)
 
     def _tell(self, what: str, **more: object) -> None:
-        """Say what became of the child. It is made again, and meanwhile nobody probes."""
+        """Log the end of the child. A new child is started; until then nothing probes."""
         _log.warning(f"log.dir.probe.{what}", path=str(self._directory), **more)
 
     def _now(self) -> str:
@@ -231,7 +232,7 @@ class DirectoryWatch:
 
 
 def _line(read: "asyncio.Future[bytes]") -> str:
-    """The line that was read; nothing at the end of the stream, however it came."""
+    """Return the line that was read; empty at any end of the stream."""
     if isinstance(read.exception(), TRANSPORT_GONE):
         return ""
     return read.result().decode(errors="replace").strip()

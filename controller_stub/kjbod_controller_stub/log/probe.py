@@ -1,5 +1,5 @@
-"""The child that touches the controller's directory: ``python -I -S probe.py DIRECTORY DEVICE INODE``. Standard library
-only.
+"""Child process that accesses the controller's directory: ``python -I -S probe.py DIRECTORY DEVICE INODE``. Standard
+library only.
 
 It says ``ready``: its start is no part of a probe. Then a line on standard input asks for one: whether the directory is
 still that of the device and inode, then write, fsync, read back. The answer is a line on standard output: ``ok``, or
@@ -18,7 +18,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Probe:
-    """The probes of one directory. ``step`` is what it was doing last."""
+    """Probes of one directory. ``step`` is the last operation."""
 
     def __init__(self, directory: Path, identity: tuple[int, int]) -> None:
         self.directory = directory
@@ -26,7 +26,7 @@ class Probe:
         self.step = ""
 
     def answer(self, number: int) -> str:
-        """Probe; a full disk is well."""
+        """Probe the directory; a full disk counts as healthy."""
         try:
             self._probe(number.to_bytes(8, "big") * (_BYTES // 8))
         except OSError as error:
@@ -55,7 +55,7 @@ class Probe:
 
 
 def main(directory: str, device: str, inode: str) -> None:
-    """Answer until standard input ends."""
+    """Answer requests until standard input ends."""
     probe = Probe(Path(directory), (int(device), int(inode)))
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The raft half of a quorum of one: who leads, and what an observer's Fetch gets (``KafkaRaftClient``). Pure.
+"""The raft half of a quorum of one: the leader, and answers to an observer's Fetch (``KafkaRaftClient``). Pure.
 
 The rules that a real broker depends on (``handleFetchRequest``, in its order):
 
@@ -69,7 +69,7 @@ _NODE_ENDPOINTS_SINCE = 16
 
 
 class LogView(Protocol):
-    """The part of the log that answers need."""
+    """Methods of the log that answers need."""
 
     @property
     def start_offset(self) -> int: ...
@@ -81,7 +81,7 @@ class LogView(Protocol):
 
 
 class SnapshotView(Protocol):
-    """The part of the snapshots that answers need; the one that formatting left (0-0) is none of them."""
+    """Methods of the snapshots that answers need; the snapshot from formatting (0-0) is excluded."""
 
     @property
     def latest(self) -> SnapshotId | None: ...
@@ -90,7 +90,7 @@ class SnapshotView(Protocol):
     def earliest(self) -> SnapshotId | None: ...
 
     def size(self, snapshot_id: SnapshotId) -> int | None:
-        """Of the file; None: there is no such snapshot."""
+        """Return the size of the file; None: no such snapshot."""
 
 
 class _NoSnapshots:
@@ -102,7 +102,7 @@ class _NoSnapshots:
 
 
 class ReadFrom(Struct, frozen=True):
-    """A Fetch that is in order: wait until there is something at ``offset``, then read."""
+    """Plan of a valid Fetch: wait for data at ``offset``, then read."""
 
     offset: int
     max_bytes: int
@@ -110,7 +110,7 @@ class ReadFrom(Struct, frozen=True):
 
 
 class ReadSnapshot(Struct, frozen=True):
-    """A FetchSnapshot that is in order: read a piece of the file."""
+    """Plan of a valid FetchSnapshot: read a piece of the file."""
 
     id: SnapshotId
     size: int
@@ -128,7 +128,7 @@ class _Observer(Struct):
 
 
 class Quorum:
-    """The quorum of this node alone, which leads it."""
+    """The quorum of this node alone, with this node as leader."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Quorum:
     # ---- records
 
     def voters(self) -> KRaftVoters:
-        """The only voter, this node. Brokers take the controller's address from here for all but Fetch."""
+        """The only voter, this node. Brokers get the controller's address from here, except for Fetch."""
         endpoint = VoterEndpoint(name=self._endpoint.name, host=self._endpoint.host, port=self._endpoint.port)
         return KRaftVoters(
             voters=(KRaftVoter(voter_id=self._node_id, voter_directory_id=self._directory_id, endpoints=(endpoint,)),)
@@ -177,7 +177,7 @@ class Quorum:
     # ---- Fetch
 
     def plan_fetch(self, request: FetchRequest, version: int) -> FetchResponse | ReadFrom:
-        """Plan for a Fetch: an answer at once, or records from some offset on."""
+        """Return the plan for a Fetch: an answer at once, or a read from some offset on."""
         if request.cluster_id is not None and request.cluster_id != self._cluster_id:
             return self._refused(version, ErrorCode.INCONSISTENT_CLUSTER_ID)
         partition = _metadata_partition(request, version)
@@ -209,7 +209,7 @@ class Quorum:
         )
 
     def _snapshot_for(self, partition: FetchRequestPartition) -> SnapshotId | None:
-        """The snapshot that an observer is to load first: always the newest (``tryCompleteFetchRequest``,
+        """Return the snapshot that an observer must load first: always the newest (``tryCompleteFetchRequest``,
         ``ReplicatedLog.validateOffsetAndEpoch``)."""
         latest, earliest, start = self._snapshots.latest, self._snapshots.earliest, self._log.start_offset
         offset, epoch = partition.fetch_offset, partition.last_fetched_epoch
@@ -219,7 +219,8 @@ class Quorum:
         return latest if offset == 0 or behind else None
 
     def _divergence(self, partition: FetchRequestPartition) -> EpochEndOffset | None:
-        """End of what an observer's history has in common with ours (``KafkaRaftLog.validateOffsetAndEpoch``)."""
+        """Return the end of the common history of an observer and this log
+        (``KafkaRaftLog.validateOffsetAndEpoch``)."""
         offset, epoch = partition.fetch_offset, partition.last_fetched_epoch
         if offset == 0 and epoch == 0 and self._log.start_offset == 0:
             return None
@@ -240,7 +241,7 @@ class Quorum:
         diverging: EpochEndOffset | None = None,
         snapshot: SnapshotId | None = None,
     ) -> FetchResponse:
-        """An answer for the metadata partition. With an error the offsets stay -1, as Kafka has it."""
+        """Return an answer for the metadata partition. With an error the offsets stay -1, as in Kafka."""
         good = not error
         partition = FetchResponsePartition(
             partition_index=0,
@@ -291,7 +292,7 @@ class Quorum:
     # ---- FetchSnapshot, DescribeQuorum
 
     def plan_fetch_snapshot(self, request: FetchSnapshotRequest, version: int) -> FetchSnapshotResponse | ReadSnapshot:
-        """Plan for a FetchSnapshot: an answer at once, or a piece of a file."""
+        """Return the plan for a FetchSnapshot: an answer at once, or a piece of a file."""
         if request.cluster_id is not None and request.cluster_id != self._cluster_id:
             return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
@@ -316,7 +317,7 @@ class Quorum:
         topic: str = METADATA_TOPIC_NAME,
         partition: int = 0,
     ) -> FetchSnapshotResponse:
-        """An answer that names a snapshot: a piece of it, or why there is none."""
+        """Return an answer about a snapshot: a piece of it, or the error."""
         answer = FetchSnapshotResponsePartition(
             index=partition,
             error_code=error,
@@ -346,11 +347,11 @@ class Quorum:
         return 0 if 0 <= partition.position < size else ErrorCode.POSITION_OUT_OF_RANGE
 
     def observer_count(self, wall_ms: int) -> int:
-        """Number of observers that were heard lately."""
+        """Number of observers that fetched recently."""
         return sum(one.last_fetch_ms + OBSERVER_TIMEOUT_MS >= wall_ms for one in self._observers.values())
 
     def describe(self, request: DescribeQuorumRequest, wall_ms: int) -> DescribeQuorumResponse:
-        """Leader, high watermark, the one voter, and the observers heard lately."""
+        """Describe leader, high watermark, the only voter, and the observers that fetched recently."""
         topics = request.topics
         ours = len(topics) == 1 and topics[0].topic_name == METADATA_TOPIC_NAME
         if not ours or [partition.partition_index for partition in topics[0].partitions] != [0]:
@@ -399,7 +400,7 @@ def _wire(snapshot_id: SnapshotId) -> WireSnapshotId:
 
 
 def _metadata_partition(request: FetchRequest, version: int) -> FetchRequestPartition | None:
-    """The one partition that may be asked for, None where the request asks for anything else."""
+    """Return the metadata partition if the request asks for it alone; None otherwise."""
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return None
     topic, partition = request.topics[0], request.topics[0].partitions[0]

@@ -1,4 +1,4 @@
-"""Snapshots of the controller's metadata: when one is due, how it is written, what is kept, and reading it for others.
+"""Snapshots of the controller's metadata: when to write, how to write, which to keep, and reads by observers.
 
 When (``SnapshotGenerator``): so many bytes of log, or so much time with a write, since the last one. How: the state is
 copied between two requests (the values in it do not change, so only its dictionaries are), and a thread encodes and
@@ -98,7 +98,7 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 class Trigger:
-    """Decision of when the next snapshot is due (``SnapshotGenerator``). Pure."""
+    """Decides when the next snapshot is due (``SnapshotGenerator``). Pure."""
 
     def __init__(self, limits: Limits, *, now_ms: int, replayed_bytes: int = 0) -> None:
         self._limits = limits
@@ -106,8 +106,8 @@ class Trigger:
         self._since_bytes = -replayed_bytes
 
     def due(self, log_bytes: int, now_ms: int) -> str | None:
-        """Reason for which a snapshot is due, None while it is not; ``log_bytes`` is all that was written since the
-        start. To be asked when something was written."""
+        """Return the reason why a snapshot is due, None if it is not. ``log_bytes`` are all bytes written since the
+        start. Call it after writes."""
         if log_bytes - self._since_bytes >= self._limits.record_bytes:
             return f"{self._limits.record_bytes} bytes of log since the last one"
         if self._limits.interval_ms and now_ms - self._since_ms >= self._limits.interval_ms:
@@ -115,14 +115,14 @@ class Trigger:
         return None
 
     def reset(self, log_bytes: int, now_ms: int) -> None:
-        """Count from here."""
+        """Start counting from here."""
         self._since_bytes, self._since_ms = log_bytes, now_ms
 
 
 def first_kept(
     snapshots: Sequence[Kept], segments: Sequence[tuple[int, int]], limits: Limits, wall_ms: int
 ) -> SnapshotId | None:
-    """The snapshot before which everything goes, None where nothing does.
+    """Return the first snapshot to keep; earlier snapshots and segments are removed. None: nothing is removed.
 
     Args:
         snapshots: oldest first.
@@ -145,7 +145,7 @@ def _total(snapshots: Sequence[Kept], segments: Sequence[tuple[int, int]]) -> in
 
 
 def piece_bytes(readers: int) -> int:
-    """Size of the pieces for each of so many observers that load a snapshot."""
+    """Return the size of pieces for each of ``observers`` that load a snapshot."""
     return max(PIECE_BYTES_MIN, PIECES_BYTES_MAX // max(1, readers))
 
 
@@ -153,7 +153,7 @@ def piece_bytes(readers: int) -> int:
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """The snapshots of a directory, and the newest one's content. Nothing was changed yet."""
+    """Snapshots of a directory, and the newest one's content. Nothing was changed yet."""
 
     kept: tuple[Kept, ...] = ()
     """Oldest first; with 0-0."""
@@ -163,7 +163,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def find(directory: Path) -> Found:
-    """Look for snapshots in a ``__cluster_metadata-0``, which need not exist; the newest is read from its medium.
+    """Find the snapshots in a ``__cluster_metadata-0``, which need not exist; the newest is read from its device.
     Blocks.
 
     Raises:
@@ -196,7 +196,7 @@ def _read(directory: Path, paths: Mapping[SnapshotId, Path], latest: SnapshotId)
 
 
 def _timestamp_ms(path: Path) -> int:
-    """Timestamp of the header, 0 where it cannot be read: then the snapshot is as old as can be."""
+    """Return the timestamp of the header; 0 if unreadable, so that the snapshot counts as very old."""
     with open(open_to_read(path), "rb") as file:
         head = file.read(_HEADER_BYTES)
     with contextlib.suppress(MalformedMessageError):
@@ -209,7 +209,7 @@ def _timestamp_ms(path: Path) -> int:
 
 
 def require_no_gap(found: Found, log: MetadataLog, directory: Path) -> None:
-    """The log must start at or below the end of the newest snapshot.
+    """Require that the log starts at or below the end of the newest snapshot.
 
     Raises:
         LogCorruptError: records are missing; names the first one and where the log goes on.
@@ -247,8 +247,8 @@ def require_one_history(found: Found, log: MetadataLog, directory: Path) -> None
 
 
 def require_own(found: Found, log: MetadataLog, state: QuorumState | None, node_id: int, directory: Path) -> None:
-    """A snapshot must be of epochs that ``quorum-state`` has: one is used when it is on the disk there. And where this
-    node led, its log had all that its snapshots have.
+    """Require that the epochs of a snapshot are in ``quorum-state``: a snapshot is used only after its epoch is there.
+    If this node was leader, its log had all records of its snapshots.
 
     Raises:
         StorageError: names the file that does not belong there.
@@ -277,7 +277,7 @@ def _foreign(directory: Path, snapshot_id: SnapshotId, why: str) -> StorageError
 
 
 def require_next_epoch(said: Mapping[str, int], directory: Path) -> None:
-    """There must be an epoch left to open. ``said``: leader epochs by the name of what has them.
+    """Require that a further leader epoch is possible. ``said``: leader epochs by the name of their source.
 
     Raises:
         StorageError: names what has the last one.
@@ -291,9 +291,9 @@ def require_next_epoch(said: Mapping[str, int], directory: Path) -> None:
 
 
 def with_failed(records: Iterable[Record], failed: Mapping[int, Collection[Uuid]]) -> Iterator[Record]:
-    """The records of a snapshot, which also tell which directories a broker has lost: registered with all of them, then
-    changed to those that are left. A registration alone says nothing of it, and a controller that starts from the
-    snapshot would take a failed directory for a new one.
+    """Yield the records of a snapshot, including the directories that a broker has lost. Such a broker is registered
+    with all of its directories, then changed to the remaining ones. A registration alone does not show the loss, and a
+    controller that starts from the snapshot would treat a failed directory as new.
 
     Args:
         records: of an image.
@@ -311,7 +311,7 @@ def with_failed(records: Iterable[Record], failed: Mapping[int, Collection[Uuid]
 
 
 def covers(latest: SnapshotId, log: MetadataLog) -> bool:
-    """Whether a snapshot is newer than all of the log, which then has nothing more to say
+    """Return whether a snapshot is newer than all of the log, so that the log is not needed
     (``KafkaMetadataLog.truncateToLatestSnapshot``)."""
     newer = latest.epoch == log.last_epoch and latest.end_offset > log.end_offset
     return latest.epoch > log.last_epoch or newer
@@ -321,7 +321,7 @@ def covers(latest: SnapshotId, log: MetadataLog) -> bool:
 
 
 class Snapshots:
-    """The snapshots of one controller. :meth:`adopt` what was found, then :meth:`run`."""
+    """Snapshots of one controller. Call :meth:`adopt` with the found ones, then :meth:`run`."""
 
     def __init__(self, directory: Path, limits: Limits, clock: Clock) -> None:
         self._directory = directory
@@ -349,21 +349,21 @@ class Snapshots:
         return next((each for each in self._kept if each != BOOTSTRAP), None)
 
     def newest(self) -> tuple[int, int | None]:
-        """Size in bytes of the newest snapshot, and the wall time, in ms, of the last record in it; 0 and None: there
-        is none."""
+        """Size in bytes of the newest snapshot, and the wall time, in ms, of its last record; 0 and None: no
+        snapshot."""
         kept = None if self.latest is None else self._kept.get(self.latest)
         return (0, None) if kept is None else (kept.size, kept.timestamp_ms)
 
     def size(self, snapshot_id: SnapshotId) -> int | None:
-        """Of the file; None: there is no such snapshot, or it is not to be served."""
+        """Return the size of the file; None: no such snapshot, or it must not be served."""
         kept = self._kept.get(snapshot_id)
         return None if kept is None or snapshot_id == BOOTSTRAP else kept.size
 
     # ---- start
 
     async def adopt(self, found: Found, log: MetadataLog, replayed_bytes: int) -> None:
-        """Go on with what was found, and remove what is of no use: parts, deleted ones, and those that end below the
-        log's start. ``replayed_bytes``: of the log after the newest.
+        """Continue with the found snapshots, and remove useless files: parts, deleted snapshots, and those that end
+        below the log's start. ``replayed_bytes``: bytes of the log after the newest.
 
         Raises:
             StorageError: a file cannot be removed.
@@ -376,13 +376,13 @@ class Snapshots:
     # ---- writing
 
     def written(self, log: MetadataLog) -> None:
-        """Something was written to the log."""
+        """Note that data was written to the log."""
         if self._trigger.due(log.bytes_taken, self._clock.monotonic_ms()) is not None:
             self._wake.set()
 
     async def run(self, log: MetadataLog, take: Callable[[], Awaitable[State]]) -> None:
-        """Write snapshots when they are due and remove old ones, until cancelled. ``take`` gives the state, up to where
-        the log is durable.
+        """Write snapshots when they are due and remove old ones, until cancelled. ``take`` returns the state up to the
+        durable end of the log.
 
         Raises:
             StorageError: a file cannot be written or removed, for another reason than a full disk.
@@ -418,7 +418,8 @@ class Snapshots:
         _log.info("snapshot.written", snapshot=state.id.file_name, bytes=size, reason=reason)
 
     def _require_own(self) -> None:
-        """Nothing is written or removed where another directory lies in the place of ours, a backup for example."""
+        """Require our own directory before a write or removal: another one, for example a backup, may be mounted over
+        it."""
         status = self._directory.stat()
         found = (status.st_dev, status.st_ino)
         self._identity = self._identity or found
@@ -438,7 +439,8 @@ class Snapshots:
         )
 
     def _gently(self, records: Iterator[Record]) -> Iterator[Record]:
-        """In a thread: let the event loop have the interpreter at short intervals, and end when the controller does."""
+        """Iterate in a thread, but yield the interpreter to the event loop at short intervals, and stop when the
+        controller stops."""
         for number, record in enumerate(records):
             if number % RECORDS_PER_STEP == 0:
                 if self._stopping:
@@ -469,8 +471,8 @@ class Snapshots:
     # ---- reading
 
     async def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int, reader: tuple[int, Uuid]) -> bytes:
-        """A piece of a snapshot for the observer ``reader`` (replica id and directory id); empty where it was removed
-        meanwhile.
+        """Read a piece of a snapshot for the observer ``reader`` (replica id and directory id); empty if the snapshot
+        was removed.
 
         Raises:
             StorageError: the file cannot be read.

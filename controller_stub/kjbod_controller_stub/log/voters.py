@@ -1,4 +1,4 @@
-"""Answers of the only voter of a quorum to those who would vote, lead, or join (``KafkaRaftClient``). Pure.
+"""Answers of a quorum's only voter to requests to vote, lead or join (``KafkaRaftClient``). Pure.
 
 Nothing here changes the quorum. A request of the current epoch, or of an older one, gets Kafka's answer. A newer epoch
 is where this differs: Kafka's voter takes it over, stands down and is elected again, or follows whoever says that it
@@ -59,16 +59,16 @@ class Voter(Struct, frozen=True, kw_only=True):
     kraft_version: int
 
     def answer(self, request: Any, version: int) -> ResponseBody:
-        """The answer to one of :data:`ANSWERS`."""
+        """Answer one of the requests in :data:`ANSWERS`."""
         return ANSWERS[type(request)](self, request, version)
 
     def is_meant(self, voter_id: int, directory_id: Uuid) -> bool:
-        """Whether a request with this voter key is for this node; no key is for whoever gets it."""
+        """Return whether a request with this voter key is for this node; without a key it is."""
         return voter_id < 0 or (voter_id == self.node_id and directory_id in (ZERO, self.directory_id))
 
     @property
     def key(self) -> str:
-        """As Kafka prints it."""
+        """Return the voter key as Kafka prints it."""
         return _key(self.node_id, self.directory_id)
 
 
@@ -77,7 +77,7 @@ def _key(node_id: int, directory_id: Uuid) -> str:
 
 
 def _partition(request: Any) -> Any:
-    """The one partition that a request may be about.
+    """Return the only partition that a request may be about.
 
     Raises:
         ApiError: INVALID_REQUEST: it names another one, none, or several.
@@ -209,13 +209,13 @@ def _add(voter: Voter, request: AddRaftVoterRequest, version: int) -> AddRaftVot
 
 
 def _shown(request: AddRaftVoterRequest) -> str:
-    """The endpoints, as Kafka prints them."""
+    """Return the endpoints, as Kafka prints them."""
     endpoints = (f"ListenerName({each.name})={each.host}/<unresolved>:{each.port}" for each in request.listeners)
     return f"Endpoints(endpoints={{{', '.join(endpoints)}}})"
 
 
 def _remove(voter: Voter, request: RemoveRaftVoterRequest, version: int) -> RemoveRaftVoterResponse:
-    """Always a refusal: the last voter cannot go, and no other is there."""
+    """Refuse every removal: the last voter cannot be removed, and there is no other."""
     try:
         _require_voter(voter, request, "Remove")
         _require_dynamic(voter, "removing")

@@ -1,4 +1,4 @@
-"""A partition's next record: who leads, who is in sync, where the replicas are (``PartitionChangeBuilder``).
+"""Compute a partition's next record: leader, ISR, replicas and directories (``PartitionChangeBuilder``).
 
 Without eligible leader replicas (KIP-966) an ISR never becomes empty: its last member stays in it, and the partition
 has no leader until that member is back. With them an ISR becomes empty. A replica that leaves an ISR of fewer than
@@ -37,7 +37,7 @@ _HASH_TABLE_MIN = 16
 
 
 class Election(Enum):
-    """Kind of an election: the replicas that may win it."""
+    """Kind of an election, which decides the replicas that may win it."""
 
     ONLINE = auto()
     """Members of the ISR; the leader that is there stays."""
@@ -48,7 +48,7 @@ class Election(Enum):
 
 
 class PartitionChangeBuilder(Struct, kw_only=True):
-    """Inputs of one change; :meth:`build` makes the record. Targets default to what the partition has."""
+    """Inputs of one change; :meth:`build` makes the record. Targets default to the partition's current values."""
 
     key: PartitionKey
     partition: PartitionRegistration
@@ -77,7 +77,7 @@ class PartitionChangeBuilder(Struct, kw_only=True):
     """Directories to set, by broker."""
 
     def build(self) -> PartitionChangeRecord | None:
-        """The record, None when nothing changes."""
+        """Return the record; None if nothing changes."""
         old = self.partition
         isr = old.isr if self.target_isr is None else self.target_isr
         replicas, adding, removing, isr = self._complete_reassignment(isr)
@@ -126,7 +126,7 @@ class PartitionChangeBuilder(Struct, kw_only=True):
         return replicas, adding, removing, isr
 
     def _eligible(self, isr: tuple[int, ...]) -> tuple[int, ...]:
-        """The eligible leader replicas beside ``isr``, none of them in it (``maybePopulateTargetElr``)."""
+        """Return the eligible leader replicas that are not in ``isr`` (``maybePopulateTargetElr``)."""
         if not self.eligible_leader_replicas:
             # From when they were kept: they may lead once more, and go with the next change.
             return tuple(each for each in self.partition.eligible_leader_replicas if each not in isr)
@@ -136,7 +136,7 @@ class PartitionChangeBuilder(Struct, kw_only=True):
         return tuple(each for each in candidates if each not in isr and each not in self.unclean_shutdown)
 
     def _elect(self, replicas: tuple[int, ...], isr: tuple[int, ...], eligible: tuple[int, ...]) -> tuple[int, bool]:
-        """The leader, and whether its election was unclean."""
+        """Return the leader, and whether its election was unclean."""
         candidates = (self.partition.leader, *replicas)
         if self.election is Election.PREFERRED:
             candidates = (*replicas[:1], *candidates)
@@ -169,7 +169,8 @@ class PartitionChangeBuilder(Struct, kw_only=True):
         return eligible if self.metadata_version >= versions.ELIGIBLE_LEADER_REPLICAS else None
 
     def _last_known_field(self, isr: tuple[int, ...], leader: int) -> tuple[int, ...] | None:
-        """The leader that the partition loses; nobody once there is a leader again (``maybeUpdateLastKnownLeader``)."""
+        """Return the leader that the partition loses; none once there is a leader again
+        (``maybeUpdateLastKnownLeader``)."""
         old = self.partition
         if not self.eligible_leader_replicas:
             return None

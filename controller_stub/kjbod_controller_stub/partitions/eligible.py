@@ -1,4 +1,4 @@
-"""Eligible leader replicas (KIP-966) outside of the single partition: the feature, and ``min.insync.replicas``.
+"""Eligible leader replicas (KIP-966) beyond single partitions: the feature, and ``min.insync.replicas``.
 
 A replica is eligible because of what ``min.insync.replicas`` was when it left the ISR. So with the feature the value is
 the same for all brokers, the cluster always has one, and a change of it clears what was eligible before
@@ -21,13 +21,13 @@ _ALL_BROKERS: Final = (BROKER, "")
 
 
 def is_enabled(image: MetadataImage) -> bool:
-    """Whether eligible leader replicas are kept (``FeatureControlManager.isElrFeatureEnabled``)."""
+    """Return whether the feature eligible leader replicas is on (``FeatureControlManager.isElrFeatureEnabled``)."""
     return image.features.get(versions.ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
 
 
 def bootstrap_records(bootstrap: Iterable[Record], min_isr: int) -> tuple[ConfigRecord, ...]:
-    """Records that an empty log gets after those that formatting left: the cluster's ``min.insync.replicas``, as the
-    controller's own configuration has it, where those finalize the feature
+    """Return further records for an empty log if its formatting finalizes the feature: the cluster's
+    ``min.insync.replicas`` from the controller's own configuration
     (``ActivationRecordsGenerator.recordsForEmptyLog``)."""
     for record in bootstrap:
         if isinstance(record, FeatureLevelRecord) and _finalizes(record):
@@ -36,8 +36,8 @@ def bootstrap_records(bootstrap: Iterable[Record], min_isr: int) -> tuple[Config
 
 
 def safety_records(configs: Mapping[tuple[int, str], Mapping[str, str]], min_isr: int) -> Iterator[ConfigRecord]:
-    """Records that come before the one that finalizes the feature: a ``min.insync.replicas`` of the cluster, where it
-    has none yet, and none of single brokers (``maybeGenerateElrSafetyRecords``)."""
+    """Return the records that must come before the one that finalizes the feature. They set the cluster's
+    ``min.insync.replicas`` if it has none, and unset those of single brokers (``maybeGenerateElrSafetyRecords``)."""
     if MIN_ISR not in configs.get(_ALL_BROKERS, {}):
         yield _min_isr("", str(min_isr))
     for (kind, name), values in configs.items():
@@ -46,7 +46,7 @@ def safety_records(configs: Mapping[tuple[int, str], Mapping[str, str]], min_isr
 
 
 def with_safety_records(result: Result, image: MetadataImage, min_isr: int) -> Result:
-    """A result that finalizes the feature, with what comes before that; any other one as it is."""
+    """Return a result with the safety records first if it finalizes the feature; any other result unchanged."""
     for record in result.records:
         if isinstance(record, FeatureLevelRecord) and _finalizes(record):
             return structs.replace(result, records=(*safety_records(image.configs, min_isr), *result.records))
@@ -72,8 +72,8 @@ def check_change(image: MetadataImage, record: ConfigRecord) -> None:
 
 
 def clearing_records(image: MetadataImage, records: Iterable[Record]) -> list[ClearElrRecord]:
-    """Records that follow the configuration records of one request: each that sets or unsets ``min.insync.replicas``
-    clears the eligible leader replicas of its topic, or of all topics."""
+    """Return the records that follow a request's configuration records. Each change of ``min.insync.replicas`` clears
+    the eligible leader replicas of its topic, or of all topics."""
     if not is_enabled(image):
         return []
     return [

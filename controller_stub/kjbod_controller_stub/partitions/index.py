@@ -1,4 +1,4 @@
-"""Partitions by the brokers and directories that they concern, without a walk over all of them (``BrokersToIsrs``,
+"""Index of partitions by broker and directory, so that no change walks over all partitions (``BrokersToIsrs``,
 ``BrokersToDirs``).
 
 Derived from the image's changes alone, so that replay rebuilds it. Sets are insertion-ordered dicts: the order of the
@@ -60,51 +60,51 @@ class PartitionIndex:
         """Elections of an eligible leader replica, since then."""
 
     def forget_elections(self) -> None:
-        """Count elections from here on: those of the log's past are not this process's (``ControllerStats``)."""
+        """Count elections from here on: those in the replayed log are not this process's (``ControllerStats``)."""
         self.unclean_elections = self.eligible_elections = 0
 
     @property
     def leaderless_count(self) -> int:
-        """Number of partitions that nobody leads."""
+        """Number of partitions without a leader."""
         return len(self._leaderless)
 
     @property
     def imbalanced_count(self) -> int:
-        """Number of partitions that their preferred replica does not lead."""
+        """Number of partitions whose leader is not the preferred replica."""
         return len(self._imbalanced)
 
     def in_isr(self, broker_id: int) -> tuple[PartitionKey, ...]:
-        """The partitions that have the broker in their ISR."""
+        """Return the partitions with the broker in their ISR."""
         return self._keys(self._in_isr.get(broker_id, _NOTHING))
 
     def in_directory(self, broker_id: int, directory: Uuid) -> tuple[PartitionKey, ...]:
-        """The partitions whose replica on the broker is assigned to the directory."""
+        """Return the partitions whose replica on the broker is assigned to the directory."""
         return self._keys(self._in_directory.get(broker_id, {}).get(directory, _NOTHING))
 
     def undecided(self, broker_id: int) -> int:
-        """Number of replicas on the broker without a known directory: UNASSIGNED, or MIGRATING, from before directories
-        were recorded."""
+        """Return the number of replicas on the broker without a known directory: UNASSIGNED, or MIGRATING, from before
+        directories were recorded."""
         directories = self._in_directory.get(broker_id, {})
         return len(directories.get(UNASSIGNED, _NOTHING)) + len(directories.get(MIGRATING, _NOTHING))
 
     def leads(self, broker_id: int) -> int:
-        """Number of partitions that the broker leads."""
+        """Return the number of partitions that the broker leads."""
         return self._leads[broker_id]
 
     def leaderless(self) -> tuple[PartitionKey, ...]:
-        """The partitions that nobody leads."""
+        """Return the partitions without a leader."""
         return self._keys(self._leaderless)
 
     def in_elr(self, broker_id: int) -> tuple[PartitionKey, ...]:
-        """The partitions that have the broker among their eligible leader replicas (``BrokersToElrs``)."""
+        """Return the partitions with the broker among their eligible leader replicas (``BrokersToElrs``)."""
         return self._keys(self._in_elr.get(broker_id, _NOTHING))
 
     def imbalanced(self) -> tuple[PartitionKey, ...]:
-        """The partitions that their preferred replica, the first one, does not lead."""
+        """Return the partitions whose leader is not the preferred replica, the first one."""
         return self._keys(self._imbalanced)
 
     def concerns(self, broker_id: int) -> int:
-        """About how many partitions change when the broker comes or goes."""
+        """Return about how many partitions change when the broker is fenced or unfenced."""
         return (
             len(self._in_isr.get(broker_id, _NOTHING))
             + len(self._in_elr.get(broker_id, _NOTHING))
@@ -113,12 +113,12 @@ class PartitionIndex:
         )
 
     def in_directories(self, broker_id: int, directories: Iterable[Uuid]) -> int:
-        """Number of partitions whose replica on the broker is in one of the directories."""
+        """Return the number of partitions whose replica on the broker is in one of the directories."""
         mine = self._in_directory.get(broker_id, {})
         return sum(len(mine.get(directory, _NOTHING)) for directory in directories)
 
     def unsettled(self) -> int:
-        """Number of partitions that have no leader, or not the preferred one."""
+        """Return the number of partitions without a leader, or without the preferred one."""
         return len(self._leaderless) + len(self._imbalanced)
 
     def _keys(self, handles: Iterable[_Handle]) -> tuple[PartitionKey, ...]:
@@ -126,7 +126,7 @@ class PartitionIndex:
         return tuple([(ids[handle >> _PARTITION_BITS], handle & _PARTITION_MASK) for handle in handles])
 
     def handle(self, topic_id: Uuid, partition: int) -> _Handle:
-        """The number of a partition in the sets. Those of a topic are consecutive."""
+        """Return the number of a partition in the sets. Numbers of a topic's partitions are consecutive."""
         topic = self._topic_numbers.get(topic_id)
         if topic is None:
             topic = self._topic_numbers[topic_id] = self._next_topic
@@ -147,8 +147,8 @@ class PartitionIndex:
             self._topic_ids.pop(self._topic_numbers.pop(change.topic.id, -1), None)
 
     def tidy(self) -> None:
-        """Forget the steps when they are too many, and the brokers and directories that no partition concerns any more:
-        each of those took a step to come. No step that was given out before may be taken after it."""
+        """Forget the steps when they are too many, and brokers and directories without partitions, each of which needed
+        a step to appear. Steps that were given out before must not be taken after it."""
         if len(self._steps) < STEPS_MAX:
             return
         self._steps.clear()
@@ -189,7 +189,7 @@ class PartitionIndex:
         )
 
     def count(self, step: "Step", times: int = 1) -> None:
-        """So many partitions have taken this step: how many there are, who leads them, how they were elected."""
+        """Note that ``times`` partitions have taken this step: update their number, leaders and elections."""
         self.partitions += step.appears * times
         self.unclean_elections += step.unclean * times
         self.eligible_elections += step.eligible * times
@@ -200,7 +200,7 @@ class PartitionIndex:
                 self._leads[step.gains] += times
 
     def _memberships(self, partition: PartitionRegistration | None) -> dict[tuple[Any, ...], _Set]:
-        """All sets that a partition is in, by what they are sets of."""
+        """Return all sets that a partition belongs to, by kind of set."""
         if partition is None:
             return {}
         found: dict[tuple[Any, ...], _Set] = {}
@@ -219,7 +219,7 @@ class PartitionIndex:
 
 
 class Step(Struct, frozen=True):
-    """Work of the index for a partition that changes (:meth:`PartitionIndex.step`)."""
+    """Index update for a partition that changes (:meth:`PartitionIndex.step`)."""
 
     leaves: tuple[_Set, ...]
     enters: tuple[_Set, ...]

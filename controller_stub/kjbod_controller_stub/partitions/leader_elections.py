@@ -1,4 +1,4 @@
-"""Elections that somebody asks for, and those that the controller holds from time to time (KIP-460, KIP-966).
+"""Elections on request, and periodic elections by the controller (KIP-460, KIP-966).
 
 Three occasions, one rule for each partition (``ReplicationControlManager.electLeader``): ElectLeaders, the return of
 leadership to preferred replicas, and unclean elections where a topic allows them. The two periodic ones look at what
@@ -41,7 +41,7 @@ _NOT_AVAILABLE: Final[Mapping[int, tuple[ErrorCode, str]]] = {
 
 
 class LeaderElections:
-    """Makes the records of elections. Keeps which partitions the running pass of each periodic task still looks at."""
+    """Makes the records of elections. Remembers the partitions that the current pass of each periodic task has left."""
 
     def __init__(self, image: MetadataImage, index: PartitionIndex, replication: Replication) -> None:
         self._image = image
@@ -53,7 +53,8 @@ class LeaderElections:
     # ---- on request
 
     def elect(self, draft: Draft, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Elect for the partitions named, or for all of them; those that need none are left out of the latter answer.
+        """Elect leaders for the named partitions, or for all. The answer for all leaves out partitions that need no
+        election.
 
         Raises:
             ApiError: INVALID_REQUEST: no such kind of election; POLICY_VIOLATION: too many at once.
@@ -71,7 +72,7 @@ class LeaderElections:
         )
 
     def _wanted(self, request: ElectLeadersRequest) -> Iterator[tuple[str, Topic | None, Iterable[int]]]:
-        """Name, topic and partitions; a topic that does not exist is None."""
+        """Yield name, topic and partitions; the topic is None if it does not exist."""
         if request.topic_partitions is not None:
             for wanted in request.topic_partitions:
                 topic_id = self._image.topic_ids.get(wanted.topic)
@@ -123,7 +124,7 @@ class LeaderElections:
     # ---- from time to time
 
     def balance(self, draft: Draft) -> bool:
-        """Give leadership back to preferred replicas that can have it (``maybeBalancePartitionLeaders``).
+        """Return leadership to preferred replicas that can lead (``maybeBalancePartitionLeaders``).
 
         Returns:
             Whether the pass ended before all were looked at, and another one should follow at once.
@@ -136,7 +137,8 @@ class LeaderElections:
         return more
 
     def rescue(self, draft: Draft) -> bool:
-        """Elect for partitions without a leader whose topic allows unclean elections (``maybeElectUncleanLeaders``).
+        """Elect leaders for partitions without one, if the topic allows unclean elections
+        (``maybeElectUncleanLeaders``).
 
         Returns:
             As :meth:`balance`.

@@ -1,4 +1,4 @@
-"""Partitions that do not exist yet: where their replicas go, and the records that make them.
+"""New partitions: placement of their replicas, and the records that create them.
 
 A new partition's ISR is its active replicas, its leader the first of them, its directories the default ones: a broker
 with one directory gets that one at once, any other chooses for itself and says so (``UNASSIGNED``).
@@ -40,7 +40,7 @@ class NewPartitions(Struct, frozen=True):
     def check_assignment(
         self, replicas: Sequence[int], expected: int | None = None, *, present: Collection[int] = ()
     ) -> None:
-        """Refuse replicas that somebody chose (``validateManualPartitionAssignment``).
+        """Refuse an invalid replica assignment in a request (``validateManualPartitionAssignment``).
 
         Args:
             replicas: the brokers.
@@ -78,7 +78,7 @@ class NewPartitions(Struct, frozen=True):
             )
 
     def check_active(self, number: int, replicas: Iterable[int]) -> None:
-        """Refuse chosen replicas of which none could lead.
+        """Refuse assigned replicas if none of them could lead.
 
         Raises:
             ApiError: INVALID_REPLICA_ASSIGNMENT.
@@ -91,7 +91,7 @@ class NewPartitions(Struct, frozen=True):
             )
 
     def place(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """The replicas of so many partitions, as the controller chooses them.
+        """Return the controller's placement of new partitions' replicas.
 
         Raises:
             ApiError: INVALID_REPLICATION_FACTOR.
@@ -100,7 +100,8 @@ class NewPartitions(Struct, frozen=True):
         return [placer.place() for _ in range(partitions)]
 
     def _usable_brokers(self) -> Iterable[UsableBroker]:
-        """Brokers that may get replicas, fenced ones too; none that is going, or wants nothing new in any directory."""
+        """Return the brokers that may get replicas, including fenced ones. Brokers in controlled shutdown, or without a
+        directory for new replicas, are left out."""
         for broker in self.image.brokers.values():
             if broker.in_controlled_shutdown and not broker.fenced:
                 continue
@@ -109,7 +110,7 @@ class NewPartitions(Struct, frozen=True):
             yield UsableBroker(broker.id, broker.rack, broker.fenced)
 
     def records(self, topic_id: Uuid, first: int, placed: Iterable[tuple[int, ...]]) -> Iterator[PartitionRecordRef]:
-        """The records of new partitions, numbered from ``first`` on; one of the replicas of each is active."""
+        """Return the records of new partitions, numbered from ``first`` on. At least one replica of each is active."""
         likes: dict[tuple[int, ...], PartitionRecord] = {}
         for number, replicas in enumerate(placed, start=first):
             like = likes.get(replicas)
@@ -138,8 +139,8 @@ class NewPartitions(Struct, frozen=True):
     def create(
         self, draft: Draft, request: CreatePartitionsRequest, charge: Charge = UNLIMITED
     ) -> CreatePartitionsResponse:
-        """Add partitions to topics, each on its own: one that is refused does not stop the others. They count against
-        the sender's quota, also where they are only validated."""
+        """Add partitions to topics, each on its own: a refused topic does not stop the others. They count against the
+        sender's quota, even if they are only validated."""
         if sum(map(self._wanted, request.topics)) > RECORDS_PER_REQUEST_MAX:
             refused = "Excessively large number of additional partitions per request."
             return CreatePartitionsResponse(
@@ -169,12 +170,12 @@ class NewPartitions(Struct, frozen=True):
         return CreatePartitionsResponse(results=tuple(results))
 
     def _wanted(self, topic: CreatePartitionsRequestTopic) -> int:
-        """Number of partitions that a topic would get, 0 where there is no such topic."""
+        """Return the number of partitions that a topic would get, 0 if there is no such topic."""
         topic_id = self.image.topic_ids.get(topic.name)
         return 0 if topic_id is None else max(0, topic.count - len(self.image.topics[topic_id].partitions))
 
     def _more(self, wanted: CreatePartitionsRequestTopic, charge: Charge, *, room: int) -> list[PartitionRecordRef]:
-        """The records of one topic's new partitions."""
+        """Return the records of one topic's new partitions."""
         topic_id = self.image.topic_ids.get(wanted.name)
         if topic_id is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -213,5 +214,6 @@ class NewPartitions(Struct, frozen=True):
 
 
 def _has_uncordoned_dirs(broker: BrokerRegistration) -> bool:
-    """Whether the broker wants new replicas in some directory (KIP-1066, ``BrokerRegistration.hasUncordonedDirs``)."""
+    """Return whether the broker accepts new replicas in some directory (KIP-1066,
+    ``BrokerRegistration.hasUncordonedDirs``)."""
     return not broker.log_dirs or not set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())

@@ -33,7 +33,7 @@ from kjbod_controller_stub.results import ApiError, Draft, PartitionKey
 
 
 def is_reassigning(partition: PartitionRegistration) -> bool:
-    """Whether replicas are to come or to go."""
+    """Return whether the partition has adding or removing replicas."""
     return bool(partition.adding_replicas or partition.removing_replicas)
 
 
@@ -59,7 +59,7 @@ class Reassignments(Struct):
             self._in_progress.pop(change.topic.id, None)
 
     def at_rest(self, image: MetadataImage) -> "Reassignments":
-        """The reassignments of ``image``, a copy of the state as it is now, to be read."""
+        """Return the reassignments of ``image``, a fixed copy of the state, for reading."""
         in_progress = {topic_id: numbers.copy() for topic_id, numbers in self._in_progress.items()}
         return structs.replace(self, image=image, _in_progress=in_progress)
 
@@ -72,7 +72,7 @@ class Reassignments(Struct):
     # ---- list
 
     def list_in_progress(self, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
-        """Reassignments in progress of the partitions that are named, or all."""
+        """Return the reassignments in progress, of the named partitions or all."""
         wanted: Iterable[tuple[Uuid, Iterable[int]]] = self._in_progress.items()
         if request.topics is not None:
             wanted = [
@@ -162,7 +162,8 @@ class Reassignments(Struct):
     def _change(
         self, draft: Draft, key: PartitionKey, partition: PartitionRegistration, target: tuple[int, ...]
     ) -> PartitionChangeRecord | None:
-        """Towards ``target``: newcomers are added, what is no longer wanted goes last in the list, and later away."""
+        """Change the replicas towards ``target``: new replicas are added; unwanted ones go to the end of the list and
+        are removed later."""
         builder = self._builder(draft, key, partition)
         builder.election = Election.ONLINE
         removing = tuple(sorted(set(partition.replicas) - set(target)))
@@ -178,7 +179,8 @@ class Reassignments(Struct):
     def _cancel(
         self, draft: Draft, key: PartitionKey, partition: PartitionRegistration, topic: str
     ) -> PartitionChangeRecord | None:
-        """Back to the replicas before. Where only newcomers are in sync that may lose data (``unclean``)."""
+        """Revert to the replicas before the reassignment. If only new replicas are in sync, that may lose data
+        (``unclean``)."""
         if not is_reassigning(partition):
             raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         builder = self._builder(draft, key, partition)
@@ -202,7 +204,7 @@ class Reassignments(Struct):
 
 
 def _check_factor(partition: PartitionRegistration, target: tuple[int, ...]) -> None:
-    """Refuse another number of replicas than the partition is to have (KIP-860)."""
+    """Refuse a change of the replication factor unless the request allows it (KIP-860)."""
     wanted = set(partition.replicas) | set(partition.adding_replicas)
     factor = len(wanted - set(partition.removing_replicas)) if is_reassigning(partition) else len(partition.replicas)
     if factor != len(target):

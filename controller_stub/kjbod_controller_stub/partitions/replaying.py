@@ -1,4 +1,4 @@
-"""Replay of records of partitions by the hundred thousand.
+"""Replay hundreds of thousands of partition records fast.
 
 What a record makes of one partition it makes of all of its shape, but for the epochs, and so does what the index has
 to do for it: the *effect* of the record that the others are like. It is looked up twice. By identity first: partitions
@@ -22,7 +22,7 @@ KNOWN_MAX = 4_096
 
 
 class _Effect(Struct):
-    """Effect of records that are alike on partitions of one shape."""
+    """Effect of equal records on partitions with the same shape."""
 
     outcome: PartitionRegistration
     """With the epochs of the first of them."""
@@ -94,7 +94,7 @@ def _outcome(
     index: PartitionIndex,
     offset: int,
 ) -> tuple[PartitionRegistration, _Effect]:
-    """Result of a record for a partition."""
+    """Return the result of a record for a partition."""
     like = record.like
     key = (id(like), None if old is None else shape_of(old))
     effect = effects.get(key)

@@ -20,7 +20,7 @@ Shuffle: TypeAlias = Callable[[MutableSequence[Any]], None]
 
 
 class UsableBroker(Struct, frozen=True):
-    """A broker that replicas may be placed on."""
+    """A broker on which replicas may be placed."""
 
     id: int
     rack: str | None
@@ -92,7 +92,7 @@ class ReplicaPlacer:
             rack.fenced.shuffle(self._shuffle)
 
     def place(self) -> tuple[int, ...]:
-        """The replicas of the next partition, the leader first."""
+        """Return the replicas of the next partition, the leader first."""
         if self._epoch == self._unfenced:
             self._mix()
             self._epoch = 0

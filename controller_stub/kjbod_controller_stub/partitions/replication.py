@@ -1,4 +1,4 @@
-"""Partitions: leaders, ISR and directories after whatever happens to a broker (``ReplicationControlManager``).
+"""Change leaders, ISR and directories of partitions after broker events (``ReplicationControlManager``).
 
 Every method adds records to a :class:`~kjbod_controller_stub.results.Draft`; nothing here changes state. The order of
 the records is Kafka's: a broker that goes away is left out of partitions first and fenced last; one that comes is
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 class _ByShape(Generic[T]):
-    """Decisions for partitions, worked out once for all of a shape."""
+    """Decisions for partitions, made once for all partitions of a shape."""
 
     def __init__(self, decide: Callable[[PartitionRegistration], T]) -> None:
         self._decide = decide
@@ -78,7 +78,7 @@ class _ByShape(Generic[T]):
         """By identity, with the partition itself, so that nothing else gets that."""
 
     def of(self, partition: PartitionRegistration) -> T:
-        """The decision for a partition."""
+        """Return the decision for a partition."""
         found = self._known.get(id(partition))
         if found is None:
             if len(self._known) >= KNOWN_MAX:
@@ -100,7 +100,7 @@ class _Assignment(Struct, frozen=True):
 
 
 class _Assigned(Struct):
-    """Assignments of a request, and what to look after once all are made; sets in the order in which they came."""
+    """Assignments of a request, and the partitions to check after all of them; the sets keep insertion order."""
 
     assigned: dict[Uuid, set[int]] = field(default_factory=dict)
     """Partitions by topic. The draft knows what became of these; all others are as they are registered."""
@@ -157,7 +157,7 @@ class Replication:
         add: int = NOBODY,
         unclean: int = NOBODY,
     ) -> PartitionChangeBuilder:
-        """A change of one partition; see :meth:`leader_and_isr_updates` for the brokers."""
+        """Return the builder of a change of one partition; see :meth:`leader_and_isr_updates` for the brokers."""
 
         def acceptable(replica: int) -> bool:
             if replica in (remove, unclean) or replica not in partition.replicas:
@@ -182,7 +182,7 @@ class Replication:
         )
 
     def allows_unclean(self, key: PartitionKey) -> bool:
-        """Whether the partition's topic lets a replica lead that is out of sync."""
+        """Return whether the partition's topic allows an out-of-sync replica to lead."""
         return self._configs.allows_unclean(self._image.topics[key[0]].name)
 
     def leader_and_isr_updates(
@@ -194,7 +194,7 @@ class Replication:
         add: int = NOBODY,
         unclean: int = NOBODY,
     ) -> int:
-        """Take the broker ``remove`` out of ISR and leadership, or let ``add`` lead (``generateLeaderAndIsrUpdates``).
+        """Remove the broker ``remove`` from ISR and leadership, or let ``add`` lead (``generateLeaderAndIsrUpdates``).
 
         ``add`` counts as active although its registration still says fenced; ``remove`` never may lead. ``unclean`` is
         removed too, and leaves the eligible leader replicas. No key comes twice: each is looked at as it is before.
@@ -244,7 +244,8 @@ class Replication:
     # ---- brokers
 
     def broker_fenced(self, draft: Draft, broker: BrokerRegistration) -> int:
-        """Fence a broker; how many leaders moved. A broker that is fenced already gets a record only from Kafka."""
+        """Fence a broker, and return the number of moved leaders. For a broker that is already fenced only Kafka writes
+        a record."""
         moved = self.leader_and_isr_updates(draft, self._index.in_isr(broker.id), remove=broker.id)
         if not broker.fenced or self._rules.repeats_fencing:
             draft.add(BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=1))
@@ -256,7 +257,7 @@ class Replication:
         self.leader_and_isr_updates(draft, self._index.leaderless(), add=broker.id)
 
     def broker_in_controlled_shutdown(self, draft: Draft, broker: BrokerRegistration) -> int:
-        """Begin a controlled shutdown: all leaderships that can move do; how many did."""
+        """Begin a controlled shutdown: move all leaderships that can move, and return their number."""
         if not broker.in_controlled_shutdown:
             draft.add(
                 BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1)
@@ -264,7 +265,8 @@ class Replication:
         return self.leader_and_isr_updates(draft, self._index.in_isr(broker.id), remove=broker.id)
 
     def broker_restarted(self, draft: Draft, broker_id: int, *, clean: bool, log_dirs: tuple[Uuid, ...] = ()) -> None:
-        """A new incarnation registers: it is fenced, so it can neither lead nor be in sync (``handleBrokerShutdown``).
+        """Fence a new incarnation at its registration, so that it can neither lead nor be in sync
+        (``handleBrokerShutdown``).
 
         ``clean``: it says that the incarnation before it was shut down in order, so that its replicas stay eligible.
         With the KIP's rules only those in ``log_dirs`` do: what it left in a directory that it no longer has is lost.
@@ -282,7 +284,7 @@ class Replication:
                 self.leader_and_isr_updates(draft, missing, unclean=broker_id)
 
     def _is_in(self, draft: Draft, key: PartitionKey, broker_id: int, log_dirs: tuple[Uuid, ...]) -> bool:
-        """Whether the broker's replica is in one of the directories, as far as anybody knows."""
+        """Return whether the broker's replica is known to be in one of the directories."""
         partition = draft.partition(key)
         return partition is None or is_online(partition.directory(broker_id), log_dirs)
 
@@ -302,8 +304,8 @@ class Replication:
     # ---- directories
 
     def directories_offline(self, draft: Draft, broker: BrokerRegistration, failed: frozenset[Uuid]) -> None:
-        """Registered directories have failed: their replicas lose leadership and ISR, then they leave the registration
-        (``handleDirectoriesOffline``). Writes a log line about it."""
+        """Handle failed registered directories: their replicas lose leadership and ISR, then the directories leave the
+        registration (``handleDirectoriesOffline``). Logs a line about it."""
         if not failed:
             return
         moved = sum(
@@ -332,19 +334,18 @@ class Replication:
         return dict.fromkeys((*keys, *(key for other in others for key in self._index.in_directory(other, directory))))
 
     def directories_all_offline(self, draft: Draft, broker: BrokerRegistration) -> None:
-        """The last directory has failed, of which there is no record: the broker has lost all replicas."""
+        """Handle the failure of the last directory, which no record can express: the broker has lost all replicas."""
         if self._rules.lost_directory_is_unclean:
             keys = (*self._index.in_isr(broker.id), *self._index.in_elr(broker.id))
             self.leader_and_isr_updates(draft, keys, unclean=broker.id)
 
     def directories_missing(self, draft: Draft, broker: BrokerRegistration, registered: Iterable[Uuid]) -> None:
-        """Add what follows when an incarnation registers again without some of its directories: whatever is in them is
-        offline."""
+        """Handle a new registration of an incarnation without some of its directories: their replicas are offline."""
         for directory in sorted(set(broker.log_dirs) - set(registered)):
             self._replicas_lost(draft, self._index.in_directory(broker.id, directory), broker.id)
 
     def _replicas_lost(self, draft: Draft, keys: Iterable[PartitionKey], broker_id: int) -> int:
-        """A broker has lost these replicas with their directory; how many leaders moved."""
+        """Handle the loss of a broker's replicas with their directory, and return the number of moved leaders."""
         if self._rules.lost_directory_is_unclean:
             return self.leader_and_isr_updates(draft, keys, unclean=broker_id)
         return self.leader_and_isr_updates(draft, keys, remove=broker_id)
@@ -366,7 +367,7 @@ class Replication:
         return suspects, stuck
 
     def require_directories(self) -> None:
-        """Refuse what says where replicas are, while the metadata.version has no directories.
+        """Refuse directory assignments while the metadata.version has no directories.
 
         Raises:
             ApiError: UNSUPPORTED_VERSION.
@@ -377,7 +378,7 @@ class Replication:
     def assign_replicas(
         self, draft: Draft, broker: BrokerRegistration, request: AssignReplicasToDirsRequest
     ) -> AssignReplicasToDirsResponse:
-        """Record in which directory each replica of a broker is (``handleAssignReplicasToDirs``).
+        """Record the directory of each replica of a broker (``handleAssignReplicasToDirs``).
 
         An assignment to a directory that is not online is recorded all the same: it is how a broker says that a
         replica is lost. The replica then loses leadership and ISR, after all assignments.
@@ -443,7 +444,7 @@ class Replication:
         topic_id: Uuid,
         partition: PartitionRegistration,
     ) -> "_Assignment":
-        """Result of an assignment, for all partitions of one shape."""
+        """Return the result of an assignment, for all partitions of one shape."""
         error, like = 0, None
         if broker.id not in partition.replicas:
             error = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -463,8 +464,8 @@ class Replication:
         return _Assignment(error, like, is_made_anew, is_led=partition.leader != NO_LEADER)
 
     def _is_made_anew(self, partition: PartitionRegistration, broker: BrokerRegistration) -> bool:
-        """Whether a replica that is eligible was in a directory that the broker does not have: wherever it is now, it
-        was made anew, without the data that made it eligible."""
+        """Return whether an eligible replica was in a directory that the broker does not have. Then the replica was
+        created anew, without the data that made it eligible."""
         return (
             self._rules.lost_directory_is_unclean
             and broker.id in partition.eligible_leader_replicas
@@ -480,7 +481,8 @@ class Replication:
     def alter_partition(
         self, draft: Draft, request: AlterPartitionRequest, *, with_epochs: bool
     ) -> AlterPartitionResponse:
-        """A leader changes the ISR (``ReplicationControlManager.alterPartition``); ``with_epochs`` from version 3."""
+        """Change the ISR on request of the leader (``ReplicationControlManager.alterPartition``); ``with_epochs`` from
+        version 3."""
         topics = []
         for topic in request.topics:
             partitions = []
@@ -531,7 +533,7 @@ class Replication:
         proposed: AlterPartitionRequestPartition,
         isr: tuple[int, ...],
     ) -> PartitionRegistration:
-        """The partition, when the caller leads it and knows its state (``validateAlterPartitionData``)."""
+        """Return the partition if the sender leads it and knows its state (``validateAlterPartitionData``)."""
         partition = draft.partition(key)
         if key[0] not in self._image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -566,7 +568,7 @@ class Replication:
 
 
 def _is_settled(draft: Draft, partition: PartitionRegistration) -> bool:
-    """Whether an election, or the end of a reassignment, would leave the partition as it is."""
+    """Return whether an election, or the end of a reassignment, would leave the partition unchanged."""
     broker = draft.broker(partition.leader)
     return (
         broker is not None

@@ -33,14 +33,14 @@ _TOPIC_DELETION_DISABLED_SINCE = 3
 
 
 class TopicDefaults(Struct, frozen=True, kw_only=True):
-    """Values for a topic whose request does not say."""
+    """Default values for a topic whose request does not set them."""
 
     num_partitions: int = 1
     replication_factor: int = 1
 
 
 class _Creation(Struct):
-    """A CreateTopics as far as it has come."""
+    """Progress of a CreateTopics request."""
 
     records: list[AnyRecord]
     taken: dict[str, str]
@@ -67,7 +67,7 @@ class Topics:
         self._collisions: dict[str, dict[str, None]] = {}
 
     def apply(self, change: Change) -> None:
-        """Follow one change of the image: names that metrics cannot tell apart."""
+        """Follow one change of the image: track names that metrics cannot distinguish."""
         if isinstance(change, TopicCreated):
             self._collisions.setdefault(_metric_name(change.topic.name), {})[change.topic.name] = None
         elif isinstance(change, TopicDeleted):
@@ -80,8 +80,8 @@ class Topics:
     # ---- create
 
     def create(self, draft: Draft, request: CreateTopicsRequest, charge: Charge = UNLIMITED) -> CreateTopicsResponse:
-        """Create topics, each on its own: one that is refused does not stop the others. What could be created counts
-        against the sender's quota, also where it is only validated."""
+        """Create topics, each on its own: a refused topic does not stop the others. Valid topics count against the
+        sender's quota, even if they are only validated."""
         times = Counter(topic.name for topic in request.topics)
         try:
             once = [topic for topic in request.topics if times[topic.name] == 1]
@@ -97,7 +97,7 @@ class Topics:
     def _create_all(
         self, topics: list[CreateTopicsRequestTopic], charge: Charge
     ) -> tuple[list[CreateTopicsResponseTopic], list[AnyRecord]]:
-        """The outcome of each topic, and the records of those that can be.
+        """Return the outcome of each topic, and the records of the valid ones.
 
         Raises:
             ApiError: POLICY_VIOLATION: too many partitions, or records.
@@ -162,7 +162,7 @@ class Topics:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
     def _assigned(self, topic: CreateTopicsRequestTopic) -> list[tuple[int, ...]]:
-        """The replicas of each partition as the request has them."""
+        """Return the replicas of each partition from the request."""
         for what, number in (("replication factor", topic.replication_factor), ("numPartitions", topic.num_partitions)):
             if number != -1:
                 raise ApiError(
@@ -185,7 +185,7 @@ class Topics:
         return [placed[number] for number in range(len(placed))]
 
     def _placed(self, topic: CreateTopicsRequestTopic) -> list[tuple[int, ...]]:
-        """The replicas of each partition as the controller chooses them."""
+        """Return the replicas of each partition, placed by the controller."""
         if topic.replication_factor < -1 or topic.replication_factor == 0:
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -208,7 +208,8 @@ class Topics:
 def delete_topics(
     draft: Draft, request: DeleteTopicsRequest, *, version: int, enabled: bool = True, charge: Charge = UNLIMITED
 ) -> DeleteTopicsResponse:
-    """Delete topics by name or id, each on its own. One that is named twice, also once by each, stays.
+    """Delete topics by name or id, each on its own. A topic that is named twice, even once by name and once by id, is
+    not deleted.
 
     ``enabled``: what ``delete.topic.enable`` says.
     """
@@ -235,7 +236,7 @@ def delete_topics(
 
 
 def _delete(draft: Draft, topic_id: Uuid, charge: Charge) -> DeleteTopicsResponseTopic:
-    """Delete what the sender's quota allows."""
+    """Delete the topics that the sender's quota allows."""
     topic = draft.image.topics[topic_id]
     try:
         charge.take(len(topic.partitions))
@@ -254,7 +255,7 @@ def _deletion_disabled(version: int) -> ApiError:
 
 
 def _find(image: MetadataImage, topic: DeleteTopicsRequestTopic, times: int, by_id: Set[Uuid]) -> Uuid:
-    """The topic that is to be deleted.
+    """Return the topic to delete.
 
     Raises:
         ApiError: there is none, or it is not said which.
