@@ -102,7 +102,7 @@ def metadata(
         if not broker.fenced and broker.id != node_id
     ]
     brokers.append(MetadataResponseBroker(node_id=node_id, host=controller.host, port=controller.port))
-    # A set, as in Kafka: a long list of one large topic's name would make an answer of gigabytes.
+    # A set, as in Kafka: repeating one large topic's name would make an answer of gigabytes.
     wanted = dict.fromkeys(request.topics or ())
     if request.topics is None or (version == 0 and not wanted):
         topics = [_topic(image, topic) for topic in image.topics.values()]

@@ -109,7 +109,7 @@ class CombinedController:
             if isinstance(error, KjbodError):
                 _log.error("controller.failed", reason=str(error))
             self._failure.set_exception(error)
-            self._failure.exception()  # perhaps nobody waits for it any more
+            self._failure.exception()  # no caller may wait for the failure any more
         finally:
             giving_back.cancel()
             await server.close()
@@ -153,7 +153,7 @@ class CombinedController:
     def pictures(self) -> "Callable[[], Callable[[], Iterable[Metric]]]":
         """Return a function that takes a picture of the controller on the event loop. Calling the picture, in a thread,
         returns its metrics. Turns are measured from here on."""
-        # some MiB, which only those pay who have the listener
+        # imported here: it takes some MiB, which only processes with the metrics listener need
         from kjbod_controller_stub.metrics import metrics
 
         assert self._server is not None, "it serves"

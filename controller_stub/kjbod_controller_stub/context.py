@@ -25,7 +25,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """``kjbod.assignment.timeout.ms``: a broker is no longer kept fenced for replicas without a directory."""
     topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
     static_configs: Mapping[str, str] = field(default_factory=dict)
-    """All of the node's ``server.properties``, for what it tells about itself and gives to topics."""
+    """Complete ``server.properties`` of the node, which describes itself with it and supplies topic defaults."""
     delete_topic_enable: bool = True
     unclean_election: bool = False
     acl_rules: AclRules = field(default_factory=AclRules)
@@ -44,12 +44,12 @@ class Context(Struct, frozen=True):
 
     api_version: int
     principal: str = ANONYMOUS
-    """Who asks: the peer, or whom a broker forwards for (KIP-590)."""
+    """Principal of the sender: the peer, or the client for whom a broker forwards (KIP-590)."""
     host: str = ""
     """The address that it asks from."""
     forwarded: bool = False
     """Whether a broker forwards it."""
     token_authenticated: bool = False
-    """Whether who asks has shown a delegation token."""
+    """Whether the sender logged in by a delegation token."""
     client_id: str = ""
-    """What who asks calls itself."""
+    """Client id that the sender gave."""

@@ -141,7 +141,7 @@ class Controller:
     """The controller's state, and all operations that change it.
 
     Args:
-        settings: what it was configured with.
+        settings: configuration values that the controller needs.
         draw_id: draws ids of topics, ACLs and delegation tokens.
         shuffle: shuffles brokers and racks, see :mod:`.partitions.replica_placer`.
         wall_ms: now since 1970, by which delegation tokens expire.
@@ -211,7 +211,7 @@ class Controller:
         self._draw_id = draw_id
         self._everything = Acls(AclRules(), (), principal="", host="")
         self._acl_index: AclIndex | None = None
-        """None: nobody has asked for it yet."""
+        """None: not requested yet."""
         if settings.leader_imbalance_check_ms is not None:
             self.periodic.add(_BALANCE, settings.leader_imbalance_check_ms, self._balance)
         self.periodic.add(_RESCUE, settings.unclean_election_check_ms, self._rescue)
@@ -289,7 +289,7 @@ class Controller:
         self.next_offset += 1
 
     def _follow(self, change: Change) -> None:
-        if isinstance(change, PartitionChange):  # nearly all are, and nobody else looks at them
+        if isinstance(change, PartitionChange):  # nearly all changes are, and no other part uses them
             self.index.apply(change)
             self.reassignments.apply(change)
             return

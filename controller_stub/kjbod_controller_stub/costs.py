@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LARGE_PARTITIONS: Final = 500
 """From so many partitions on a change is large: it takes two milliseconds or more."""
 LARGE_FRAME_BYTES: Final = 8 * 1024
-"""A request of this size is large, whatever it asks for."""
+"""Frame size from which a request is large, whatever its API."""
 CONFIGS_OF_RESOURCE: Final = 20
 """Partitions that take as long as the configuration of one topic or node."""
 

@@ -92,7 +92,7 @@ MBEANS: Final = (
     *(UNCLEAN, FROM_ELR, *histogram(QUEUE_TIME), *histogram(PROCESSING_TIME), METADATA_VERSION, FEATURE),
     *(CONTROLLER_ID, SNAPSHOT_BYTES, SNAPSHOT_AGE, LEADER, EPOCH, HIGH_WATERMARK, LOG_END, VOTERS, OBSERVERS),
 )
-"""All MBeans of Kafka's whose series the controller has."""
+"""Kafka's MBeans whose series the controller has."""
 
 
 class BrokerFigures(Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ class Note(Struct, frozen=True):
     event: str
     fields: Mapping[str, object]
     warning: bool = False
-    """Whether somebody should look after it."""
+    """Whether the line is a warning, so that an operator should look."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """
 
     answer: ResponseBody | None = None
-    """None: nobody asked; a timer did."""
+    """The answer; None: a timer made the result, not a request."""
     records: tuple[AnyRecord, ...] = ()
     atomic: bool = True
     notes: tuple[Note, ...] = ()

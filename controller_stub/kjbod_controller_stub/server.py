@@ -214,7 +214,7 @@ async def _require_free_ports(config: Config) -> None:
     """Require that no other process uses the ports of this node, before anything is written.
 
     Raises:
-        KjbodError: somebody does.
+        KjbodError: another process listens on a port.
     """
     for one in config.listeners:
         if one.name in config.controller_listener_names and (reason := await refusal_of(one.host, one.port, _log)):
@@ -642,7 +642,7 @@ class ControllerServer:
     async def _open_epoch(self, remains: Remains, kraft_version: int, voters: KRaftVoters | None) -> None:
         known = remains.quorum_state.leader_epoch if remains.quorum_state is not None else 0
         epoch = max(known, self.log.last_epoch) + 1
-        # The epoch must be on the disk before anybody hears of it: after a crash it may not be used a second time.
+        # The epoch must be on the disk before any peer learns it: after a crash it must not be used a second time.
         await asyncio.to_thread(
             write_quorum_state,
             self._directory.log_path,
@@ -746,7 +746,7 @@ class ControllerServer:
                 batches += self._encode_all(Result(records=(self._own_registration(),)))
         except Exception as error:
             raise _HalfAppliedError from error
-        # Without the records: to let go of them takes its time too, and belongs here.
+        # Without the records: freeing them takes time too, and belongs to this turn.
         return replace(made, result=replace(made.result, records=())), batches
 
     def _settle(self, done: "asyncio.Future[_TurnOutcome]", changed: tuple["_TurnOutcome", list[bytes]]) -> None:
@@ -858,7 +858,7 @@ class ControllerServer:
             if isinstance(request.message, EnvelopeRequest):
                 return await self._forwarded(request, request.message, context)
             return await self._answer(request, context, encode=True)
-        except ConnectionAbortedError:  # it may not be durable, so nobody is told
+        except ConnectionAbortedError:  # the result may not be durable, so no answer is sent
             return None
 
     async def _forwarded(self, outer: Request, envelope: EnvelopeRequest, sender: Context) -> ResponseBody | None:
@@ -958,7 +958,7 @@ class ControllerServer:
         """The work of :meth:`_read`.
 
         Raises:
-            ConnectionAbortedError: the log failed before the state was durable, so nobody is told of it.
+            ConnectionAbortedError: the log failed before the state was durable, so no answer is sent.
         """
         copied: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
         self._turns.take(

@@ -89,8 +89,8 @@ class Turns:
 
         Args:
             work: reads and changes the state; in the thread where it is large.
-            settle: gets what ``work`` returned, on the loop, before the next turn begins.
-            fail: gets what ``work`` or ``settle`` raised, on the loop.
+            settle: called with the result of ``work``, on the event loop, before the next turn begins.
+            fail: called with the error of ``work`` or ``settle``, on the event loop.
             is_large: asked on the loop when the turn begins, so that it may read the state.
             rank: turns of a lower number go first.
         """
@@ -152,7 +152,8 @@ class Turns:
         self._go_on()
 
     async def close(self) -> None:
-        """Wait for the turns that were taken. What is large is done on the loop from here on: nobody is served."""
+        """Wait for the turns in progress. From here on large work runs on the event loop, because no client is
+        served."""
         self._closed = True
         await self._idle.wait()
         self.thread.shutdown(wait=True)

@@ -19,7 +19,7 @@ from kjbod.metadata.records import (
 )
 
 RECORD_OVERHEAD_BYTES = 16
-"""Upper bound of what a batch adds to a record's value."""
+"""Upper bound of the bytes that a batch adds to a record's value."""
 
 
 class Write(Struct, frozen=True):
@@ -70,7 +70,7 @@ def _values(records: Iterable[AnyRecord], metadata_version: int) -> list[bytes]:
 def _encode(record: Record, metadata_version: int) -> bytes:
     version = versions.record_version(record, metadata_version)
     if isinstance(record, BrokerRegistrationChangeRecord) and _says_nothing(record):
-        # The report of the last directory under Kafka's rules, which a real controller writes in this version.
+        # Report of the last directory under Kafka's rules, which Kafka's controller writes in this version.
         version = versions.record_version_max(BrokerRegistrationChangeRecord, versions.DIRECTORY_ASSIGNMENT)
     return encode_record(record, version)
 

@@ -1,6 +1,6 @@
 """SCRAM credentials (``ScramControlManager``, KIP-554, KIP-900). Pure.
 
-A password never comes here: clients send it salted, and the records have what follows from that.
+A password never arrives here: clients send it salted, and the records contain only derived keys.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ The request inside an Envelope is a frame of its own, header and body, and no mo
 within the same limits of versions and size as one that comes alone. An envelope is not forwardable, so none is in
 another.
 
-What is wrong with the envelope is said in the envelope's answer; what is wrong with the request in the inner one.
+Errors of the envelope are in the envelope's answer, errors of the request in the inner answer.
 """
 
 import struct

@@ -184,7 +184,7 @@ class MutationQuotas:
         return not refused, self._as_int(wait_ms)
 
     def _as_int(self, wait_ms: int) -> int:
-        """As the answer can say it: 24 days at most, or what Kafka makes of more."""
+        """Return milliseconds in the range of the answer's field: 24 days at most, or Kafka's value for more."""
         if self._bounds_throttle_time:
             return min(wait_ms, INT_MAX)
         return max(0, (wait_ms + INT_MAX + 1) % 2**32 - INT_MAX - 1)

@@ -68,7 +68,7 @@ class DelegationTokens:
 
     Args:
         image: the metadata.
-        settings: what is configured.
+        settings: delegation token settings.
         draw_id: draws ids of tokens.
         wall_ms: now since 1970, by which tokens expire.
     """

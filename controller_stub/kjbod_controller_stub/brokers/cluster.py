@@ -47,11 +47,12 @@ class _Past(Struct):
     """Past of an incarnation."""
 
     complete: bool = True
-    """Its registration record was in the log: all that follows is known. A snapshot has only what came of it."""
+    """Whether its registration record was in the log, so that its whole past is known. A snapshot has only the
+    result."""
     offline: set[Uuid] = field(default_factory=set)
     was_unfenced: bool = False
     waived: bool = False
-    """It was unfenced while some of its replicas had no known directory: nobody wanted to wait any longer."""
+    """Whether it was unfenced while some of its replicas had no known directory, because the time limit was over."""
 
 
 class Cluster:
@@ -350,7 +351,7 @@ def _if_too_old(request: BrokerRegistrationRequest) -> str:
 def _check_endpoints(
     listeners: Iterable[BrokerRegistrationRequestListener | ControllerRegistrationRequestListener],
 ) -> None:
-    # A shipped controller fails on these and resigns; what loads a log with them fails at each start.
+    # Kafka's controller fails on these records and resigns; a process that loads such a log fails at each start.
     for listener in listeners:
         if not listener.host or not listener.port or listener.security_protocol not in SECURITY_PROTOCOLS:
             raise ApiError(

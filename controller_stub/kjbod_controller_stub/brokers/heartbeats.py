@@ -82,7 +82,7 @@ def next_state(current: BrokerState, situation: Situation) -> BrokerState:
     for state, fits, following in _TRANSITIONS:
         if state is current and fits(situation):
             return following
-    return current  # SHUTDOWN_NOW stays what it is
+    return current  # SHUTDOWN_NOW is final
 
 
 ACCEPTED_MAX = 4_096
@@ -107,7 +107,7 @@ class Contact(Struct):
     patience: Patience | None = None
     """With a broker that is fenced until its replicas are placed; begins when it has caught up."""
     held_logged: bool = False
-    """Whether a line of the log says what it is held for."""
+    """Whether a log line with the reason of the wait was written."""
 
     def accept(self, directories: Iterable[Uuid]) -> None:
         """Remember directories that were reported and accepted."""
@@ -173,7 +173,7 @@ class Heartbeats:
     def activate(self, brokers: Iterable[BrokerRegistration], now_ms: int, *, ended: int | None = None) -> None:
         """Start a session for every unfenced broker, because a new controller has had no heartbeats yet. The session of
         the broker ``ended`` is over: it ran in the process of the previous controller."""
-        for broker in sorted(brokers, key=lambda one: one.id != ended):  # who was heard longest ago comes first
+        for broker in sorted(brokers, key=lambda one: one.id != ended):  # oldest heartbeat first
             if not broker.fenced:
                 heard_ms = now_ms - self.session_timeout_ms - 1 if broker.id == ended else now_ms
                 self.touch(broker.id, broker.epoch, heard_ms)

@@ -120,7 +120,7 @@ class BrokerSessions(Struct):
         offset = request.current_metadata_offset if metadata_offset is None else metadata_offset
         caught_up = offset >= broker.record_offset
         if broker.fenced:
-            # Who waits for its replicas is looked at each time: somebody has to see whether there is progress.
+            # Its replicas are checked each time, to measure progress.
             if caught_up and (not request.want_fence or self._cluster.awaits_placement(broker)):
                 return None
         elif request.want_fence or broker.in_controlled_shutdown:
@@ -151,7 +151,7 @@ class BrokerSessions(Struct):
         situation = self._situation(broker, request, contact, now_ms)
         current = self._state(broker, contact)
         following = next_state(current, situation)
-        # The KIP's rules take the directories first, so that an unfencing elects with what is left.
+        # The KIP's rules handle directories first, so that an unfencing elects among the remaining ones.
         if rules.sees_own_changes and not situation.no_directory:
             self._take_offline(draft, broker, frozenset(contact.offline))
         if situation.no_directory:

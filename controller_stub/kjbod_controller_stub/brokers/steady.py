@@ -102,7 +102,7 @@ def _form_of(data: bytes) -> _Form | None:
     try:
         request = decode_request(frame, SERVED, FRAME_BYTES_MAX_OF)
     except ProtocolError:
-        return None  # whoever reads it next says why
+        return None  # the next reader of the frame reports the reason
     assert isinstance(request.message, BrokerHeartbeatRequest)
     header = request_header_codec(schemas.request_header_version(request.api_key, request.version))
     _, body_at = header.decode(frame)

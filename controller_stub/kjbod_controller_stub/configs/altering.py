@@ -218,7 +218,8 @@ class Configs:
         validate_only: bool,
         loggers: bool = True,
     ) -> list[tuple[Resource, ApiError | None]]:
-        """Resources, each once, with their errors or None; the records of those without go into the draft."""
+        """Alter resources, each once, and return their errors or None. Records of resources without an error go into
+        the draft."""
         if changes > CHANGES_PER_REQUEST_MAX:
             error = ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
             return [(resource, error) for resource in resources]

@@ -131,7 +131,7 @@ class ConfigDescriber(Struct, frozen=True):
                     ErrorCode.INVALID_REQUEST,
                     f"Unexpected broker id, expected {self.configs.node_id} but received {name}",
                 )
-            return _Description((), lambda key: self._node_entry(key, synonyms=synonyms))  # no loggers to tell of
+            return _Description((), lambda key: self._node_entry(key, synonyms=synonyms))  # no loggers to describe
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             "This most likely occurs because of a request being malformed by the client library or the message was "
@@ -283,7 +283,7 @@ def _is_in_force(name: str, text: str, *, of_all: bool) -> bool:
 
 
 def _key(name: str) -> ConfigKey:
-    """A key of nodes. What one of somebody's plug-in means, and whether it is a secret, nobody knows."""
+    """Return a key of nodes. For a plug-in's key it is unknown what it means, and whether it is a secret."""
     return broker_key(name) or ConfigKey(name, ConfigType.UNKNOWN, dynamic=False)
 
 

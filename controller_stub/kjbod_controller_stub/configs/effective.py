@@ -41,6 +41,6 @@ class EffectiveConfigs(Struct, frozen=True, kw_only=True):
         try:
             wanted = self.min_isr if value is None else int(value)
         except ValueError:
-            wanted = self.min_isr  # written by somebody who did not check it
+            wanted = self.min_isr  # a record written without a check of the value
         first = topic.partitions.get(0)
         return wanted if first is None else min(wanted, len(first.replicas))

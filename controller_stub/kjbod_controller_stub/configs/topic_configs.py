@@ -396,7 +396,7 @@ def _is_pattern(text: str) -> bool:
         return False
     expression = _JAVAS_GROUP.sub("(?P<", _JAVAS_CLASS.sub(r"\\w", expression.strip()))
     try:
-        with warnings.catch_warnings(action="ignore"):  # about what Python may read differently one day
+        with warnings.catch_warnings(action="ignore"):  # about expressions that Python may read differently in future
             re.compile(expression)
     except (re.error, OverflowError, RecursionError):
         return False

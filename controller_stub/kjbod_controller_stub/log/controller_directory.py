@@ -154,7 +154,7 @@ def _lock(directory: Path) -> int:
         fd = _lock_once(directory, directory / LOCK_NAME)
         if os.fstat(fd).st_nlink:
             return fd
-        os.close(fd)  # who held it stopped, and removed it: the next one locks another file
+        os.close(fd)  # the previous holder stopped and removed the file: another process would lock a new file
 
 
 def _lock_once(directory: Path, path: Path) -> int:
@@ -190,7 +190,7 @@ class Remains(Struct, frozen=True, kw_only=True):
     empty: bool
     """Whether the log has no records."""
     missing: bool
-    """Whether there is nothing of the log, and not even what formatting for a dynamic quorum leaves beside it."""
+    """Whether there is no log, and not even the other files of formatting for a dynamic quorum."""
 
 
 def read_remains(directory: ControllerDirectory) -> Remains:

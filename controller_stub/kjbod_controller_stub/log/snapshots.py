@@ -280,7 +280,7 @@ def require_next_epoch(said: Mapping[str, int], directory: Path) -> None:
     """Require that a further leader epoch is possible. ``said``: leader epochs by the name of their source.
 
     Raises:
-        StorageError: names what has the last one.
+        StorageError: the text has the source of the last epoch.
     """
     for name, epoch in said.items():
         if epoch >= INT32_MAX:
@@ -456,7 +456,7 @@ class Snapshots:
         if first is None:
             return
         gone = [each.id for each in kept if each.id < first]
-        for snapshot_id in gone:  # nobody is sent to them any more
+        for snapshot_id in gone:  # observers are not sent to these snapshots any more
             del self._kept[snapshot_id]
         await log.delete_before(first.end_offset)
         await self._in_thread(lambda: self._remove(gone))

@@ -262,7 +262,7 @@ def _update_error(voter: Voter, request: UpdateRaftVoterRequest) -> int:
         or not known
     ):
         return ErrorCode.INVALID_REQUEST
-    # Its own registration is in the log since it opened the epoch; nobody else is a voter.
+    # Its own registration is in the log since it opened the epoch; no other node is a voter.
     if (request.voter_id, request.voter_directory_id) != (voter.node_id, voter.directory_id):
         return ErrorCode.VOTER_NOT_FOUND
     return 0

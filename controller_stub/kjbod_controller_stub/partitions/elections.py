@@ -68,7 +68,7 @@ class PartitionChangeBuilder(Struct, kw_only=True):
     min_isr: int = 1
     """The topic's ``min.insync.replicas``, at most its replication factor; counts with eligible leader replicas."""
     unclean_shutdown: tuple[int, ...] = ()
-    """Brokers whose replica may have lost what it had: never eligible."""
+    """Brokers whose replica may have lost records: never eligible."""
     eligible_are_replicas: bool = False
     """Whether a replica that a reassignment removes is no longer eligible; ``Rules.eligible_are_replicas``."""
     remembers_last_member: bool = False

@@ -162,5 +162,5 @@ class LeaderElections:
             try:
                 self._elect_one(draft, key, kind)
             except ApiError:
-                continue  # led as it should be meanwhile, or nobody can
+                continue  # led as it should be by now, or no replica can lead
         return bool(waiting)

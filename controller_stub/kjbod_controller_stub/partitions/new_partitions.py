@@ -180,7 +180,7 @@ class NewPartitions(Struct, frozen=True):
         if topic_id is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partitions = self.image.topics[topic_id].partitions
-        if not partitions:  # a log that somebody else wrote
+        if not partitions:  # a log from another writer
             raise ApiError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, f"Invalid state: topic {wanted.name} appears to have no partitions."
             )

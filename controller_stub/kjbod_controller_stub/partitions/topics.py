@@ -211,7 +211,7 @@ def delete_topics(
     """Delete topics by name or id, each on its own. A topic that is named twice, even once by name and once by id, is
     not deleted.
 
-    ``enabled``: what ``delete.topic.enable`` says.
+    ``enabled``: value of ``delete.topic.enable``.
     """
     wanted = Counter((*request.topics, *(DeleteTopicsRequestTopic(name=name) for name in request.topic_names)))
     by_id = {topic.topic_id for topic in wanted if topic.name is None}
