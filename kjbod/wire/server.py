@@ -300,7 +300,8 @@ class Server:
     async def _accepted(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shaken: Admission | None
     ) -> None:
-        """The life of one connection; asyncio makes a task of it. ``shaken``: its place since before the handshake."""
+        """Serve one connection; asyncio makes a task of this call. ``shaken``: slot that the connection got before its
+        TLS handshake."""
         peer = _peer_of(writer)
         if self.closing:
             writer.transport.abort()

@@ -234,8 +234,8 @@ class Step(Struct, frozen=True):
 
 
 def _elected_uncleanly(old: PartitionRegistration | None, new: PartitionRegistration | None) -> bool:
-    """Whether the new leader was not in sync: it recovers, and the one before it was another or did not
-    (``PartitionRegistration.electionWasUnclean``)."""
+    """Return whether the new leader was not in sync: the partition is recovering, and the previous registration had
+    another leader or was not recovering (``PartitionRegistration.electionWasUnclean``)."""
     if old is None or new is None or new.leader_recovery_state != RECOVERING:
         return False
     return old.leader_recovery_state != RECOVERING or (new.leader not in (old.leader, NO_LEADER))
