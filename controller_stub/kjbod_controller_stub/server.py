@@ -607,8 +607,8 @@ class ControllerServer:
         self._features = self._features_now()
 
     async def _replay(self, found: Found) -> tuple[int | None, KRaftVoters | None, int]:
-        """Replay the newest snapshot and the log after it; the kraft.version and the voters that they have, and how
-        much of the log it was."""
+        """Replay the newest snapshot and the log after it. Return their kraft.version and voters, and the amount of log
+        that was replayed."""
         kraft_version: int | None = None
         voters: KRaftVoters | None = None
         start = replayed_bytes = 0

@@ -496,7 +496,7 @@ def for_partition(record: P, topic_id: Uuid, partition_id: int) -> P:
 
 
 class PartitionRecordRef(NamedTuple):
-    """Record of one of many equal partitions: equal to ``like`` except for the partition id. The costly work is done once
+    """Record of one of many equal partitions: equals ``like`` except for the partition id. The costly work is done once
     per ``like``, and each further record costs only this tuple."""
 
     like: PartitionRecord | PartitionChangeRecord

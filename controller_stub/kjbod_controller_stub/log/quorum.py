@@ -161,8 +161,8 @@ class Quorum:
         )
 
     def leader_records(self, known: KRaftVoters | None, *, kraft_version: int) -> list[ControlRecord]:
-        """The control batch that opens the epoch: LeaderChange and, with kraft.version 1, the voters where the log
-        (``known``) has none or others, as after a change of the advertised listener."""
+        """Return the control batch that opens the epoch. It has LeaderChange and, with kraft.version 1, the voters if
+        the log has none or others (``known``), for example after a change of the advertised listener."""
         me = (LeaderChangeVoter(voter_id=self._node_id),)
         records: list[ControlRecord] = [LeaderChange(leader_id=self._node_id, voters=me, granting_voters=me)]
         if not kraft_version:
