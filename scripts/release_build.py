@@ -185,7 +185,7 @@ def _wheelhouse(wheels: Path, out: Path, epoch: int) -> Path:
     how = (
         "python3 -m venv /opt/kjbod\n"
         "/opt/kjbod/bin/pip install --no-index --find-links wheels --require-hashes -r base.txt\n"
-        f"/opt/kjbod/bin/pip install --no-index --find-links wheels --no-deps kjbod=={__version__}\n"
+        f"/opt/kjbod/bin/pip install --no-index --no-deps wheels/kjbod-{__version__}-py3-none-any.whl\n"
     )
     files = {f"wheels/{wheel.name}": wheel.read_bytes() for wheel in wheels.iterdir()}
     files |= {"base.txt": LOCK.read_bytes(), "INSTALL": how.encode(), "LICENSE": (ROOT / "LICENSE").read_bytes()}

@@ -5,7 +5,9 @@ the daemon. No configuration can be reloaded: use ``kafka-configs`` for configs 
 SIGQUIT writes the stacks of all threads, as a Java virtual machine does.
 
 Stacks go to the log through a non-blocking pipe and a thread of their own. So the stacks of a hung event loop can be
-read, and a blocked stderr hangs no thread.
+read, and a blocked stderr hangs no thread. The dump walks the frames of threads that may run meanwhile, and a frame
+that changes at that moment can crash the process. So the thread does not wake with the first line of a dump: it sleeps,
+and looks once a second.
 
 A daemon handles SIGTERM and SIGINT. They have no effect any more once its end is decided: see :func:`ignore_signals`.
 """
@@ -16,6 +18,7 @@ import os
 import select
 import signal
 import threading
+import time
 
 from structlog.typing import FilteringBoundLogger
 
@@ -24,6 +27,8 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 _WHY = "nothing is read anew while it runs; SIGTERM stops it, SIGQUIT shows its stacks"
 _PIPE_BYTES = 64 * 1024
 """Capacity of a pipe (pipe(7)); the rest of a dump is dropped."""
+_LOOK_S = 1.0
+"""Interval at which the thread looks for a dump."""
 _QUIET_MS = 100
 """A dump is complete when nothing more arrived for this time."""
 
@@ -62,8 +67,9 @@ def _forward(reader: int, log: FilteringBoundLogger) -> None:
     readable = select.poll()
     readable.register(reader, select.POLLIN)
     while True:
-        readable.poll()
+        time.sleep(_LOOK_S)
         dump = b""
-        while readable.poll(_QUIET_MS):
+        while readable.poll(_QUIET_MS if dump else 0):
             dump += os.read(reader, _PIPE_BYTES)
-        log.warning("signal.stacks", stacks=dump.decode(errors="replace").splitlines())
+        if dump:
+            log.warning("signal.stacks", stacks=dump.decode(errors="replace").splitlines())
