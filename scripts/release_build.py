@@ -286,6 +286,9 @@ def _host_files() -> Iterator[tuple[str, str, int]]:
             run = "ExecStart=/opt/kjbod/bin/kjbod guard run -c /etc/kafka/server.properties"
             assert f"{run}\n" in text
             text = text.replace(f"{run}\n", f"{run} --guard-config {OWN_FILE}\n")
+            # /etc/kjbod is for root and the group kjbod, and the guard runs as the user of the broker.
+            assert "\nGroup=kafka\n" in text
+            text = text.replace("\nGroup=kafka\n", "\nGroup=kafka\nSupplementaryGroups=kjbod\n")
         yield f"usr/lib/systemd/system/{unit.name}", text, 0o644
     for folder in ("sysusers.d", "tmpfiles.d"):
         yield f"usr/lib/{folder}/kjbod.conf", (ROOT / "systemd" / folder / "kjbod.conf").read_text(), 0o644

@@ -78,6 +78,13 @@ def test_a_package_installs_and_runs_with_what_it_has_and_the_same_commit_gives_
         assert any(one.lower().startswith(f"{name.replace('-', '_')}-{version}-") for one in names), name
 
 
+def test_the_guard_of_the_package_may_read_the_directory_of_its_file(world: None) -> None:
+    files = {path: text for path, text, _ in release_build._host_files()}
+    unit = files["usr/lib/systemd/system/kjbod-guard.service"]
+    assert "d       /etc/kjbod  0750  root  kjbod" in files["usr/lib/tmpfiles.d/kjbod.conf"]
+    assert "\nUser=kafka\nGroup=kafka\nSupplementaryGroups=kjbod\n" in unit
+
+
 def test_each_locked_package_is_in_the_list_with_its_hashes() -> None:
     locked = list(release_build.locked())
     assert {"msgspec", "uvloop", "prometheus-client"} <= {name for name, _, _ in locked}
